@@ -1,0 +1,140 @@
+"""The environment protocol: what every environment gives, and nothing about learning.
+
+Shapes: ``A`` agents, ``O`` observation, ``S`` global state, ``N`` actions. An :class:`Env` steps **one**
+environment; the library vmaps it over environments and runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+
+class UserError(ValueError):
+    """A mistake in what the user asked for: shown as one line, without a stack trace."""
+
+
+@struct.dataclass
+class TimeStep:
+    """What one environment shows after a reset or a step.
+
+    ``terminated`` and ``truncated`` are never mixed: ``terminated`` says that the future holds no more reward,
+    ``truncated`` only that we stopped looking (see ``TimeLimit``).
+    """
+
+    obs: chex.Array  # [A, O] float32, padded with zeros to the largest agent's size
+    state: chex.Array  # [S] float32, the environment's own global state, else all observations
+    action_mask: chex.Array  # [A, N] bool: legal actions; for continuous actions the dimensions an agent has
+    reward: chex.Array  # [A] float32
+    terminated: chex.Array  # [] bool
+    truncated: chex.Array  # [] bool
+    alive: chex.Array  # [A] bool: the agents that act on this observation
+    info: dict[str, chex.Array]  # scalars such as `won`; the same keys after reset and step
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One integer per agent; agent ``i`` has ``sizes[i]`` actions. Actions are ``[A] int32``."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """``N``: the largest agent's number of actions."""
+        return max(self.sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Continuous:
+    """A vector per agent inside ``[low, high]``; agent ``i`` has ``sizes[i]`` dimensions. Actions are ``[A, N] float32``."""
+
+    sizes: tuple[int, ...]
+    low: np.ndarray  # [A, N]
+    high: np.ndarray  # [A, N]
+
+    @classmethod
+    def box(cls, sizes: tuple[int, ...], low: float, high: float) -> Continuous:
+        """The same bounds for every agent and dimension."""
+        shape = (len(sizes), max(sizes))
+        return cls(tuple(sizes), np.full(shape, low, np.float32), np.full(shape, high, np.float32))
+
+    @property
+    def size(self) -> int:
+        """``N``: the largest agent's number of dimensions."""
+        return max(self.sizes)
+
+
+ActionSpace: TypeAlias = Discrete | Continuous
+EnvState: TypeAlias = Any
+
+
+class Env:
+    """One environment: static facts as attributes, ``reset`` and ``step`` as pure functions.
+
+    A subclass sets the attributes in ``__init__`` and implements the two functions. ``truncated`` is left False:
+    the time limit belongs to the ``TimeLimit`` wrapper, which ``envs.make`` puts around every environment.
+    """
+
+    name: str  # "family/task"
+    agents: tuple[str, ...]  # the agents' names, length A
+    groups: tuple[str, ...]  # the group (team) of each agent, length A
+    obs_sizes: tuple[int, ...]  # each agent's own observation size, before padding
+    obs_shape: tuple[int, ...] = ()  # the shape of an image observation before it was flattened to [O]; () for vectors
+    state_size: int  # S
+    action_space: ActionSpace
+    horizon: int  # steps after which an episode is truncated
+    terminates: bool = True  # whether an episode can end before its horizon
+
+    def reset(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:
+        """The first state of an episode."""
+        raise NotImplementedError(f"{type(self).__name__}.reset")
+
+    def step(self, key: chex.PRNGKey, state: EnvState, action: chex.Array) -> tuple[EnvState, TimeStep]:
+        """One transition; ``action`` is ``[A]`` int32 (discrete) or ``[A, N]`` float32 (continuous)."""
+        raise NotImplementedError(f"{type(self).__name__}.step")
+
+    @property
+    def num_agents(self) -> int:
+        """``A``."""
+        return len(self.agents)
+
+    @property
+    def obs_size(self) -> int:
+        """``O``: the largest agent's observation size."""
+        return max(self.obs_sizes)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The distinct groups, in order of first appearance."""
+        return tuple(dict.fromkeys(self.groups))
+
+    @property
+    def group_ids(self) -> np.ndarray:
+        """``[A]``: the index of each agent's group in ``group_names``."""
+        return np.array([self.group_names.index(group) for group in self.groups])
+
+
+def size_mask(sizes: tuple[int, ...]) -> np.ndarray:
+    """``[A, N]`` bool: which of the padded entries an agent really has."""
+    return np.arange(max(sizes)) < np.array(sizes)[:, None]
+
+
+def pad_stack(rows: list[chex.Array], size: int) -> chex.Array:
+    """Stack one vector per agent to ``[A, size]``, zeros behind the shorter ones."""
+    return jnp.stack([jnp.pad(row, (0, size - row.shape[0])) for row in rows])
+
+
+def select(condition: chex.Array, if_true: Any, if_false: Any) -> Any:
+    """``where`` over two equal trees; ``condition`` holds the leading axes of every leaf."""
+
+    def pick(a, b):
+        expanded = condition.reshape(condition.shape + (1,) * (jnp.ndim(a) - condition.ndim))
+        return jnp.where(expanded, a, b)
+
+    return jax.tree.map(pick, if_true, if_false)

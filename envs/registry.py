@@ -1,0 +1,61 @@
+"""Names to environments: ``make("mpe/simple_spread")``, ``register("my/env", factory)``, ``list_envs()``."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+
+from envs.base import Env, UserError
+from envs.wrappers import TimeLimit
+
+Factory = Callable[..., Env]
+_FACTORIES: dict[str, Factory] = {}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make ``factory(**kwargs) -> Env`` a task for every algorithm, under ``family/task``.
+
+    A factory that knows both kinds of action takes ``continuous: bool = False``. Registering a name again
+    replaces it, so that a notebook cell can be run twice.
+    """
+    family, _, task = name.partition("/")
+    if not family or not task or "/" in task:
+        raise UserError(f"register({name!r}): a name is 'family/task'")
+    _FACTORIES[name] = factory
+
+
+def list_envs(family: str | None = None) -> list[str]:
+    """The registered names, sorted; only one family's if it is given."""
+    return sorted(name for name in _FACTORIES if family is None or name.startswith(f"{family}/"))
+
+
+def make(name: str, *, horizon: int | None = None, continuous: bool | None = None, **kwargs) -> Env:
+    """The environment ``family/task`` with its time limit.
+
+    ``horizon`` replaces the task's own, ``continuous`` chooses the kind of action where a task has both, and the
+    other keyword arguments go to the task.
+    """
+    factory = _FACTORIES.get(name)
+    if factory is None:
+        close = difflib.get_close_matches(name, _FACTORIES, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(close)}?" if close else "envs.list() names them all"
+        raise UserError(f"env={name}: no such environment; {hint}")
+    parameters = inspect.signature(factory).parameters
+    if continuous is not None and "continuous" in parameters:
+        kwargs["continuous"] = continuous
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        unknown = [key for key in kwargs if key not in parameters]
+        if unknown:
+            allowed = ", ".join(sorted({*parameters, "horizon"} - {"continuous"}))
+            raise UserError(f"env.kwargs.{unknown[0]}: {name} takes {allowed}")
+    env = factory(**kwargs)
+    env.name = name
+    if continuous is not None and continuous != (type(env.action_space).__name__ == "Continuous"):
+        kind = type(env.action_space).__name__.lower()
+        raise UserError(f"env.kwargs.continuous={continuous}: {name} has {kind} actions only")
+    if horizon is not None:
+        if int(horizon) != horizon or horizon < 1:
+            raise UserError(f"env.kwargs.horizon={horizon}: must be a whole number of steps, at least 1")
+        env.horizon = int(horizon)
+    return TimeLimit(env)
