@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import chex
+import jax
 import jax.numpy as jnp
 from flax import struct
 
-from envs.base import Env, EnvState, TimeStep
+from envs.base import Env, EnvState, TimeStep, select
 
 
 class Wrapper(Env):
@@ -49,3 +50,133 @@ class TimeLimit(Wrapper):
         step = state.step + 1
         truncated = (step >= self.horizon) & ~timestep.terminated
         return TimeLimitState(inner, step), timestep.replace(truncated=truncated)
+
+
+class AgentId(Wrapper):
+    """Appends a one-hot agent number to every observation, so that shared parameters can tell agents apart."""
+
+    def __init__(self, env: Env):
+        super().__init__(env)
+        self.obs_sizes = (env.obs_size + env.num_agents,) * env.num_agents
+
+    def reset(self, key):
+        state, timestep = self.env.reset(key)
+        return state, self._append(timestep)
+
+    def step(self, key, state, action):
+        state, timestep = self.env.step(key, state, action)
+        return state, self._append(timestep)
+
+    def _append(self, timestep: TimeStep) -> TimeStep:
+        return timestep.replace(obs=jnp.concatenate([timestep.obs, jnp.eye(self.num_agents)], axis=-1))
+
+
+@struct.dataclass
+class VecTimeStep(TimeStep):
+    """A :class:`TimeStep` of ``E`` environments that reset themselves.
+
+    ``obs``, ``state``, ``action_mask`` and ``alive`` are what to act on next: of a new episode where the last one
+    ended. ``reward``, ``terminated``, ``truncated`` and ``info`` belong to the step just made, and the ``final_*``
+    fields are its true successor, which a truncated episode bootstraps from.
+    """
+
+    is_first: chex.Array  # [E] bool: `obs` opens an episode
+    final_obs: chex.Array  # [E, A, O]
+    final_state: chex.Array  # [E, S]
+    final_alive: chex.Array  # [E, A]
+    episode_return: chex.Array  # [E, A] sum of rewards of the step's episode so far
+    episode_length: chex.Array  # [E] int32
+
+    @property
+    def ended(self) -> chex.Array:
+        """``[E]`` bool: the step was the last of its episode, whichever way."""
+        return self.terminated | self.truncated
+
+
+@struct.dataclass
+class VecState:
+    inner: EnvState  # [E, ...]
+    resets: chex.Array  # [E] int32: how many states of the pool an environment has used
+    episode_return: chex.Array  # [E, A]
+    episode_length: chex.Array  # [E]
+
+
+class AutoReset:
+    """``E`` environments that start a new episode by themselves, and count the episodes' returns.
+
+    A reset can cost as much as a step, so it is not computed at every step. ``fresh`` draws a pool of first states
+    for one rollout, ``K`` per environment and each from a key of its own; an environment that ends an episode takes
+    its next one. An environment that never ends early needs exactly ``ceil(rollout_length / horizon)``; for others
+    ``K`` covers episodes of ``SHORT_EPISODE`` steps, and shorter ones all through a rollout start from the
+    environment's own pool again.
+    """
+
+    SHORT_EPISODE = 8
+
+    def __init__(self, env: Env, num_envs: int, rollout_length: int):
+        self.env, self.num_envs = env, num_envs
+        shortest = min(env.horizon, self.SHORT_EPISODE) if env.terminates else env.horizon
+        self.pool_size = -(-rollout_length // shortest)  # K
+        self.max_truncations = -(-rollout_length // env.horizon)  # of one environment in one rollout
+
+    def reset(self, key: chex.PRNGKey) -> tuple[VecState, VecTimeStep]:
+        """The first states of ``E`` episodes."""
+        inner, first = jax.vmap(self.env.reset)(jax.random.split(key, self.num_envs))
+        zero_return, zero_length = jnp.zeros_like(first.reward), jnp.zeros(self.num_envs, jnp.int32)
+        state = VecState(inner, zero_length, zero_return, zero_length)
+        timestep = VecTimeStep(
+            **vars(first),
+            is_first=jnp.ones(self.num_envs, bool),
+            final_obs=first.obs,
+            final_state=first.state,
+            final_alive=first.alive,
+            episode_return=zero_return,
+            episode_length=zero_length,
+        )
+        return state, timestep
+
+    def fresh(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:
+        """The pool of one rollout: ``[K, E, ...]`` first states and time steps."""
+        keys = jax.random.split(key, (self.pool_size, self.num_envs))
+        return jax.vmap(jax.vmap(self.env.reset))(keys)
+
+    def step(
+        self, keys: chex.PRNGKey, state: VecState, action: chex.Array, pool: tuple[EnvState, TimeStep]
+    ) -> tuple[VecState, VecTimeStep]:
+        """One step of every environment; ``keys`` is ``[E]`` keys, ``action`` ``[E, A, ...]``."""
+        inner, last = jax.vmap(self.env.step)(keys, state.inner, action)
+        ended = last.terminated | last.truncated  # [E]
+        new_inner, first = jax.tree.map(lambda leaf: _take(leaf, state.resets % self.pool_size), pool)
+        episode_return = state.episode_return + last.reward
+        episode_length = state.episode_length + 1
+        timestep = VecTimeStep(
+            obs=select(ended, first.obs, last.obs),
+            state=select(ended, first.state, last.state),
+            action_mask=select(ended, first.action_mask, last.action_mask),
+            alive=select(ended, first.alive, last.alive),
+            reward=last.reward,
+            terminated=last.terminated,
+            truncated=last.truncated,
+            info=last.info,
+            is_first=ended,
+            final_obs=last.obs,
+            final_state=last.state,
+            final_alive=last.alive,
+            episode_return=episode_return,
+            episode_length=episode_length,
+        )
+        state = VecState(
+            inner=select(ended, new_inner, inner),
+            resets=state.resets + ended,
+            episode_return=jnp.where(ended[:, None], 0.0, episode_return),
+            episode_length=jnp.where(ended, 0, episode_length),
+        )
+        return state, timestep
+
+
+def _take(leaf: chex.Array, index: chex.Array) -> chex.Array:
+    """``leaf[index[e], e]`` for every environment: ``[K, E, ...]`` and ``[E]`` to ``[E, ...]``."""
+    if leaf.shape[0] == 1:
+        return leaf[0]
+    index = index.reshape((1, -1) + (1,) * (leaf.ndim - 2))
+    return jnp.take_along_axis(leaf, index, axis=0)[0]

@@ -1,0 +1,328 @@
+"""IPPO, feed-forward: each agent learns by PPO from its own observation (de Witt et al. 2020, Yu et al. 2022).
+
+    max_theta  E[ min(r A, clip(r, 1 - eps, 1 + eps) A) ] + ent_coef H(pi) - vf_coef (V - R)^2,   r = pi / pi_old
+
+Agents are an axis, not a batch: a minibatch is a set of environment steps with all their agents. Differences from
+the papers: values are computed after the rollout in one pass, and a truncated episode bootstraps from its true last
+observation.
+
+    python baselines/ippo/ippo_ff_mpe.py
+    python baselines/ippo/ippo_ff_mpe.py env=mpe/simple_reference total_steps=5e6
+    python baselines/ippo/ippo_ff_mpe.py seeds=64 sweep.lr=[1e-4,3e-4,1e-3] sweep.ent_coef=[0,0.01]
+
+Shapes: T time, E environments, A agents, O observation, N actions, P policies, B minibatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from envs.base import Env
+from envs.wrappers import AgentId, AutoReset, VecState, VecTimeStep
+from shoal import distributions, networks, normalisation
+from shoal.algorithm import Acting, Algorithm, Metrics
+from shoal.algorithm import make_train as train_function
+from shoal.config import hyper, main, setting
+from shoal.metrics import episode_metrics
+from shoal.returns import gae, masked_mean, normalise
+from shoal.shuffle import permutations
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes and switches: fixed when the program is compiled."""
+
+    total_steps: float = setting(1e6, low=1)  # environment steps of one run
+    num_envs: int = setting(16, low=1)  # E, environments stepped side by side
+    rollout_length: int = setting(128, low=1)  # T, steps of each between two updates
+    epochs: int = setting(4, low=1)  # passes over a rollout
+    minibatches: int = setting(4, low=1)  # gradient steps in a pass
+    sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
+    agent_id: bool = setting(False)  # append the agent's one-hot number to its observation
+    network: str = setting("mlp", choices=("mlp", "cnn"))  # torso of actor and critic
+    widths: tuple[int, ...] = setting((64, 64), low=1)  # units of the hidden layers
+    activation: str = setting("tanh", choices=tuple(networks.ACTIVATIONS))  # of the hidden layers
+    layer_norm: bool = setting(False)  # before each activation
+    continuous_policy: str = setting("tanh_normal", choices=distributions.KINDS)  # for continuous actions
+    normalise_advantages: bool = setting(True)  # over the agents and steps of a minibatch
+    normalise_obs: bool = setting(False)  # by running mean and standard deviation
+    clip_value: bool = setting(True)  # clip the value's change as the policy's
+
+
+@struct.dataclass
+class Hypers:
+    """Numbers that may differ between the runs of one compiled program."""
+
+    lr: float = hyper(2.5e-4, low=0.0)  # Adam's step size at the start
+    lr_end: float = hyper(0.0, low=0.0)  # its share left at the end of the (linear) schedule; 1 for constant
+    gamma: float = hyper(0.99, low=0.0, high=1.0)  # discount
+    gae_lambda: float = hyper(0.95, low=0.0, high=1.0)  # bias and variance of the advantage
+    clip_eps: float = hyper(0.2, low=0.0)  # how far a probability ratio may move
+    ent_coef: float = hyper(0.01, low=0.0)  # weight of the entropy at the start
+    ent_coef_end: float = hyper(1.0, low=0.0)  # its share left at the end; 1 for constant
+    vf_coef: float = hyper(0.5, low=0.0)  # weight of the value loss
+    max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping
+
+
+class ActorCritic(nn.Module):
+    """Two torsos side by side: ``obs [..., O]`` to head outputs ``[..., H]`` and value ``[...]``."""
+
+    config: Config
+    obs_shape: tuple[int, ...]
+    head_size: int
+
+    @nn.compact
+    def __call__(self, obs: chex.Array) -> tuple[chex.Array, chex.Array]:
+        c = self.config
+        torso = partial(networks.torso, c.network, self.obs_shape, c.widths, c.activation, c.layer_norm)
+        outputs = networks.Dense(self.head_size, scale=0.01)(torso()(obs))
+        value = networks.Dense(1, scale=1.0)(torso()(obs))
+        return outputs, value.squeeze(-1)
+
+
+@struct.dataclass
+class Transition:
+    """One step of every environment, as the rollout sees it."""
+
+    obs: chex.Array  # [E, A, O]
+    action_mask: chex.Array  # [E, A, N]
+    alive: chex.Array  # [E, A] agents that act; the others carry no weight
+    outputs: chex.Array  # [E, A, H] what the policy head said
+    action: chex.Array  # [E, A] or [E, A, N], raw
+    next: VecTimeStep  # [E, ...] what came of it
+
+
+@struct.dataclass
+class Batch:
+    """What a minibatch holds of an environment step."""
+
+    obs: chex.Array  # [B, A, O]
+    action_mask: chex.Array  # [B, A, N]
+    action: chex.Array  # [B, A] or [B, A, N]
+    log_prob: chex.Array  # [B, A] under the policy that acted
+    value: chex.Array  # [B, A]
+    advantage: chex.Array  # [B, A]
+    target: chex.Array  # [B, A]
+    weight: chex.Array  # [B, A] one for agents that acted
+
+
+@struct.dataclass
+class TrainState:
+    params: Any  # [P, ...]
+    opt_state: optax.OptState
+    obs_stats: normalisation.Stats  # [O]
+    env_state: VecState  # [E, ...]
+    timestep: VecTimeStep  # [E, ...]
+    updates: chex.Array  # [] int32, updates done
+    key: chex.PRNGKey
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The static things that every function below needs."""
+
+    config: Config
+    env: Env
+    vec: AutoReset
+    network: ActorCritic
+    policy_of: np.ndarray  # [A]
+
+    @property
+    def num_updates(self) -> int:
+        return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
+
+    def apply(self, params: Any, obs_stats: normalisation.Stats, obs: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """Head outputs ``[..., A, H]`` and values ``[..., A]`` of every agent by its own parameters."""
+        if self.config.normalise_obs:
+            obs = normalisation.apply(obs_stats, obs)
+        return networks.apply_policies(self.network, params, self.policy_of, obs)
+
+    def distribution(self, outputs: chex.Array, mask: chex.Array):
+        return distributions.policy(self.env.action_space, outputs, mask, self.config.continuous_policy)
+
+
+def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
+    """Adam with clipped gradients; rebuilt from traced numbers, only its state is carried."""
+    return optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5))
+
+
+def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
+    key, net_key, env_key = jax.random.split(key, 3)
+    obs = jnp.zeros((1, setup.env.obs_size))
+    params = networks.init_policies(setup.network, net_key, int(setup.policy_of.max()) + 1, obs)
+    env_state, timestep = setup.vec.reset(env_key)
+    return TrainState(
+        params=params,
+        opt_state=optimiser(hypers, hypers.lr).init(params),
+        obs_stats=normalisation.init(setup.env.obs_size),
+        env_state=env_state,
+        timestep=timestep,
+        updates=jnp.int32(0),
+        key=key,
+    )
+
+
+def rollout(state: TrainState, key: chex.PRNGKey, setup: Setup) -> tuple[TrainState, Transition]:
+    """``T`` steps of every environment; all random numbers are drawn before the loop."""
+    steps, num_envs = setup.config.rollout_length, setup.config.num_envs
+    noise_key, pool_key, step_key = jax.random.split(key, 3)
+    noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
+    step_keys = jax.random.split(step_key, (steps, num_envs))
+    pool = setup.vec.fresh(pool_key)
+
+    def step(carry, inputs):
+        env_state, timestep = carry
+        noise_t, keys_t = inputs
+        outputs, _ = setup.apply(state.params, state.obs_stats, timestep.obs)
+        action = setup.distribution(outputs, timestep.action_mask).sample_from(noise_t)
+        env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
+        env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
+        transition = Transition(timestep.obs, timestep.action_mask, timestep.alive, outputs, action, next_timestep)
+        return (env_state, next_timestep), transition
+
+    carry, transitions = jax.lax.scan(step, (state.env_state, state.timestep), (noise, step_keys))
+    env_state, timestep = carry
+    return state.replace(env_state=env_state, timestep=timestep), transitions
+
+
+def successor_values(state: TrainState, transitions: Transition, value: chex.Array, setup: Setup) -> chex.Array:
+    """``[T, E, A]``: the value of each step's true successor; final observations are valued only where one is needed."""
+    _, last_value = setup.apply(state.params, state.obs_stats, state.timestep.obs)
+    next_value = jnp.concatenate([value[1:], last_value[None]])
+    truncated = transitions.next.truncated  # [T, E]
+    when = jax.vmap(partial(jnp.nonzero, size=setup.vec.max_truncations, fill_value=0), in_axes=1)(truncated)[0]
+    env = jnp.arange(setup.config.num_envs)[:, None]
+    _, final_value = setup.apply(state.params, state.obs_stats, transitions.next.final_obs[when, env])  # [E, K, A]
+    final_value = jnp.where(truncated[when, env][..., None], final_value, next_value[when, env])
+    return next_value.at[when, env].set(final_value)
+
+
+def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> Batch:
+    """Advantages and targets, ``[T * E, ...]``."""
+    _, value = setup.apply(state.params, state.obs_stats, transitions.obs)  # [T, E, A]
+    next_value = successor_values(state, transitions, value, setup)
+    step = transitions.next
+    # An agent that dies has no future of its own, though its team plays on.
+    terminated = step.terminated[..., None] | ~step.final_alive
+    ended = jnp.broadcast_to(step.ended[..., None], terminated.shape) | terminated
+    advantage = gae(step.reward, value, next_value, terminated, ended, hypers.gamma, hypers.gae_lambda)
+    batch = Batch(
+        obs=transitions.obs,
+        action_mask=transitions.action_mask,
+        action=transitions.action,
+        log_prob=setup.distribution(transitions.outputs, transitions.action_mask).log_prob(transitions.action),
+        value=value,
+        advantage=advantage,
+        target=advantage + value,
+        weight=transitions.alive.astype(jnp.float32),
+    )
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+
+
+def loss(
+    params: Any, batch: Batch, obs_stats: normalisation.Stats, hypers: Hypers, ent_coef: chex.Numeric, setup: Setup
+) -> tuple[chex.Array, Metrics]:
+    """PPO's clipped surrogate, its value loss and its entropy bonus."""
+    outputs, value = setup.apply(params, obs_stats, batch.obs)
+    pi = setup.distribution(outputs, batch.action_mask)
+    log_ratio = pi.log_prob(batch.action) - batch.log_prob
+    ratio = jnp.exp(log_ratio)
+    advantage = normalise(batch.advantage, batch.weight) if setup.config.normalise_advantages else batch.advantage
+    clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
+    policy_loss = -masked_mean(jnp.minimum(ratio * advantage, clipped * advantage), batch.weight)
+
+    error = jnp.square(value - batch.target)
+    if setup.config.clip_value:
+        near = batch.value + jnp.clip(value - batch.value, -hypers.clip_eps, hypers.clip_eps)
+        error = jnp.maximum(error, jnp.square(near - batch.target))
+    value_loss = 0.5 * masked_mean(error, batch.weight)
+
+    entropy = masked_mean(pi.entropy(), batch.weight)
+    total = policy_loss + hypers.vf_coef * value_loss - ent_coef * entropy
+    return total, {
+        "loss": total,
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approx_kl": masked_mean(ratio - 1.0 - log_ratio, batch.weight),
+        "clip_fraction": masked_mean(jnp.abs(ratio - 1.0) > hypers.clip_eps, batch.weight),
+    }
+
+
+def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, setup: Setup):
+    """``epochs x minibatches`` gradient steps on one rollout."""
+    config = setup.config
+    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
+    lr = hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0))
+    ent_coef = hypers.ent_coef * (1.0 + progress * (hypers.ent_coef_end - 1.0))
+    optimise = optimiser(hypers, lr)
+
+    def gradient_step(carry, index):
+        params, opt_state = carry
+        minibatch = jax.tree.map(lambda x: x[index], batch)
+        gradient = jax.grad(loss, has_aux=True)
+        grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
+        updates, opt_state = optimise.update(grads, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), metrics
+
+    size = config.num_envs * config.rollout_length
+    order = permutations(key, config.epochs, size).reshape(config.epochs * config.minibatches, -1)
+    (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
+    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+
+
+def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
+    """One rollout, then learning from it."""
+    key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
+    state, transitions = rollout(state, rollout_key, setup)
+    batch = make_batch(state, transitions, hypers, setup)
+    state, metrics = learn(state, batch, shuffle_key, hypers, setup)
+    if setup.config.normalise_obs:
+        state = state.replace(obs_stats=normalisation.update(state.obs_stats, transitions.obs, transitions.alive))
+    state = state.replace(updates=state.updates + 1, key=key)
+    return state, metrics | episode_metrics(transitions.next, setup.env)
+
+
+def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[tuple, chex.Array]:
+    """The environment's action for ``timestep [E, ...]``; the mode of the policy if ``greedy``."""
+    outputs, _ = setup.apply(policy["params"], policy["obs_stats"], timestep.obs)
+    pi = setup.distribution(outputs, timestep.action_mask)
+    space = setup.env.action_space
+    action = pi.mode() if greedy else pi.sample_from(distributions.noise(key, space, timestep.obs.shape[:1]))
+    return carry, distributions.to_env(space, action, setup.config.continuous_policy)
+
+
+def make(config: Config, env: Env) -> Algorithm:
+    """IPPO on ``env`` as pure functions of one run."""
+    env = AgentId(env) if config.agent_id else env
+    network = ActorCritic(config, env.obs_shape, distributions.head_size(env.action_space))
+    policy_of = networks.policy_of_agent(config.sharing, env.group_ids)
+    setup = Setup(config, env, AutoReset(env, config.num_envs, config.rollout_length), network, policy_of)
+    return Algorithm(
+        init=partial(init, setup=setup),
+        update=partial(update, setup=setup),
+        policy=lambda state: {"params": state.params, "obs_stats": state.obs_stats},
+        acting=Acting(initial_carry=lambda num_envs: (), act=partial(act, setup=setup)),
+        env=env,
+        steps_per_update=config.num_envs * config.rollout_length,
+        num_updates=setup.num_updates,
+    )
+
+
+def make_train(config: Config, env: Env):
+    """The whole training as one pure function: ``jax.jit(jax.vmap(make_train(config, env)))(keys, hypers)``."""
+    return train_function(make(config, env))
+
+
+if __name__ == "__main__":
+    main(make, Config, Hypers, recipe="ippo_ff_mpe")

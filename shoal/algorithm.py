@@ -1,0 +1,51 @@
+"""What an algorithm is to the rest of the library, and the shape legend that all files share.
+
+Shapes: ``R`` runs, ``T`` time, ``E`` environments, ``A`` agents, ``O`` observation, ``N`` actions, in that order.
+An algorithm is written for one run; the library adds the run axis with ``vmap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import chex
+import jax
+
+from envs.base import Env
+
+Params = Any
+TrainState = Any  # a flax.struct.dataclass with at least `params` and `opt_state`
+Hypers = Any
+Metrics = dict[str, chex.Array]
+
+
+class Acting(NamedTuple):
+    """How to play a policy: for evaluation, rendering and export."""
+
+    initial_carry: Callable[[int], Any]  # (num_envs) -> carry, the memory of a recurrent policy, () for others
+    act: Callable[..., tuple[Any, chex.Array]]  # (policy, carry, timestep, key, greedy) -> carry, env action
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One run of an algorithm as pure functions."""
+
+    init: Callable[[chex.PRNGKey, Hypers], TrainState]  # parameters, optimiser, env state, key, counters
+    update: Callable[[TrainState, Hypers], tuple[TrainState, Metrics]]  # one rollout and its learning
+    policy: Callable[[TrainState], Params]  # what `act` needs: the parameters and, if used, the normalisation
+    acting: Acting
+    env: Env
+    steps_per_update: int  # environment steps of one update
+    num_updates: int  # updates that make up `total_steps`
+
+
+def make_train(algorithm: Algorithm) -> Callable[[chex.PRNGKey, Hypers], tuple[TrainState, Metrics]]:
+    """The whole training as one pure function ``train(key, hypers) -> state, metrics [updates]``."""
+
+    def train(key: chex.PRNGKey, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        state = algorithm.init(key, hypers)
+        return jax.lax.scan(lambda s, _: algorithm.update(s, hypers), state, length=algorithm.num_updates)
+
+    return train

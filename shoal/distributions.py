@@ -1,0 +1,96 @@
+"""Policies' action distributions, and noise that is drawn for a whole rollout at once.
+
+A policy head gives ``[..., A, H]`` numbers; :func:`policy` turns them into a distribution. Sampling is a pure
+function of noise (``pi.sample_from(noise)``), because one large draw per rollout is far cheaper than a small one
+per step. A continuous policy is a normal over *raw* actions; what the environment gets is ``to_env(raw)``. The
+change of variables does not depend on the parameters at a fixed raw action, so PPO's probability ratio is exact.
+"""
+
+from __future__ import annotations
+
+import chex
+import distrax
+import jax
+import jax.numpy as jnp
+
+from envs.base import ActionSpace, Continuous, Discrete
+
+ILLEGAL = -1e9  # a logit that is never sampled, finite so that gradients stay finite
+LOG_STD_RANGE = (-5.0, 2.0)
+KINDS = ("tanh_normal", "clipped_normal")
+
+
+class Categorical(distrax.Categorical):
+    """A categorical over the legal actions."""
+
+    def __init__(self, logits: chex.Array, mask: chex.Array):
+        super().__init__(logits=jnp.where(mask, logits, ILLEGAL))
+
+    def sample_from(self, noise: chex.Array) -> chex.Array:
+        """The Gumbel-max trick: ``noise`` is standard Gumbel, ``[..., N]``."""
+        return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, value: chex.Array) -> chex.Array:
+        # A comparison with arange fuses into the reduction; a gather along the last axis does not.
+        chosen = value[..., None] == jnp.arange(self.num_categories)
+        return jnp.where(chosen, self.logits, 0.0).sum(-1)
+
+    def entropy(self) -> chex.Array:
+        return -(jnp.exp(self.logits) * self.logits).sum(-1)
+
+
+class Normal(distrax.Normal):
+    """Independent normals over the dimensions that an agent has, then squashed or clipped into the action bounds."""
+
+    def __init__(self, mean: chex.Array, log_std: chex.Array, mask: chex.Array, squash: bool):
+        super().__init__(loc=mean, scale=jnp.exp(log_std))
+        self.mask, self.squash = mask, squash
+
+    def sample_from(self, noise: chex.Array) -> chex.Array:
+        """``noise`` is standard normal, ``[..., N]``."""
+        return self.loc + self.scale * noise
+
+    def log_prob(self, value: chex.Array) -> chex.Array:
+        """Of a raw action, without the change of variables (which cancels in a ratio)."""
+        return jnp.where(self.mask, super().log_prob(value), 0.0).sum(-1)
+
+    def entropy(self) -> chex.Array:
+        """Of the raw normal; squashed, plus the log volume change at the mode, a first-order estimate."""
+        entropy = super().entropy()
+        if self.squash:
+            entropy = entropy + _log_tanh_slope(self.loc)
+        return jnp.where(self.mask, entropy, 0.0).sum(-1)
+
+
+def _log_tanh_slope(raw: chex.Array) -> chex.Array:
+    """``log(1 - tanh(raw)^2)`` without cancellation."""
+    return 2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
+
+
+def head_size(space: ActionSpace) -> int:
+    """``H``: how many numbers :func:`policy` needs per agent."""
+    return space.size if isinstance(space, Discrete) else 2 * space.size
+
+
+def policy(space: ActionSpace, outputs: chex.Array, mask: chex.Array, kind: str = "tanh_normal") -> Categorical | Normal:
+    """The distribution that the head's ``outputs [..., A, H]`` describe."""
+    if isinstance(space, Discrete):
+        return Categorical(outputs, mask)
+    mean, log_std = jnp.split(outputs, 2, axis=-1)
+    return Normal(mean, jnp.clip(log_std, *LOG_STD_RANGE), mask, squash=kind == "tanh_normal")
+
+
+def noise(key: chex.PRNGKey, space: ActionSpace, shape: tuple[int, ...]) -> chex.Array:
+    """The noise that ``sample_from`` needs: ``shape + [A, N]``."""
+    shape = (*shape, len(space.sizes), space.size)
+    if isinstance(space, Discrete):
+        return jax.random.gumbel(key, shape)
+    return jax.random.normal(key, shape)
+
+
+def to_env(space: ActionSpace, raw: chex.Array, kind: str = "tanh_normal") -> chex.Array:
+    """The environment's action for a raw one: unchanged if discrete, else inside the bounds."""
+    if not isinstance(space, Continuous):
+        return raw
+    centre, half = (space.high + space.low) / 2, (space.high - space.low) / 2
+    return centre + half * (jnp.tanh(raw) if kind == "tanh_normal" else jnp.clip(raw, -1.0, 1.0))

@@ -1,0 +1,189 @@
+"""Network parts: dense layers, torsos (MLP, CNN, GRU), and one parameter set per policy.
+
+An algorithm file wires these together. All modules work on the last axis and broadcast over the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ACTIVATIONS: dict[str, Callable[[chex.Array], chex.Array]] = {
+    "tanh": nn.tanh,
+    "relu": nn.relu,
+    "elu": nn.elu,
+    "gelu": nn.gelu,
+    "silu": nn.silu,
+}
+
+
+def orthogonal(scale: float = 1.0) -> Callable[..., chex.Array]:
+    """An orthogonal initialiser that needs no LAPACK (a vmapped QR can hang XLA's CPU thread pool for ever).
+
+    The polar factor of a Gaussian matrix is uniform over the orthogonal matrices. Newton and Schulz's iteration
+    ``X <- X (3 I - X'X) / 2`` finds it with matrix products alone.
+    """
+
+    def init(key: chex.PRNGKey, shape: Sequence[int], dtype: Any = jnp.float32) -> chex.Array:
+        rows, columns = int(np.prod(shape[:-1])), shape[-1]
+        tall = jax.random.normal(key, (max(rows, columns), min(rows, columns)), jnp.float32)
+        # Dividing by a bound of the largest singular value brings all of them into (0, 1], where it converges.
+        bound = jnp.sqrt(jnp.abs(tall.T @ tall).sum(axis=0).max())
+        identity = jnp.eye(tall.shape[1])
+
+        def iterate(_, x):
+            return 0.5 * x @ (3.0 * identity - x.T @ x)
+
+        tall = jax.lax.fori_loop(0, 40, iterate, tall / bound)
+        matrix = tall if rows >= columns else tall.T
+        return (scale * matrix).reshape(shape).astype(dtype)
+
+    return init
+
+
+@jax.custom_vjp
+def matmul(x: chex.Array, kernel: chex.Array) -> chex.Array:
+    """``x [B, I] @ kernel [I, O]``, with a gradient for the kernel that suits XLA's CPU backend.
+
+    That gradient contracts the long batch axis of both operands, for which the backend has no fast kernel: as
+    ``x.T @ grad`` a head of five outputs takes eight times the product itself, a square layer twice. Transposing
+    the narrower operand first (the barriers keep XLA from folding that back) leaves an ordinary product.
+    """
+    return x @ kernel
+
+
+def _matmul_forward(x, kernel):
+    return x @ kernel, (x, kernel)
+
+
+def _matmul_backward(residuals, grad):
+    x, kernel = residuals
+    rows, columns = kernel.shape
+    if jax.default_backend() != "cpu" or rows < columns:
+        grad_kernel = x.T @ grad
+    elif rows == columns:
+        grad_kernel = jax.lax.optimization_barrier(x.T) @ grad
+    else:
+        grad_kernel = jax.lax.optimization_barrier(jax.lax.optimization_barrier(grad.T) @ x).T
+    return grad @ kernel.T, grad_kernel
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+class Dense(nn.Module):
+    """``x @ kernel + bias`` on the last axis."""
+
+    features: int
+    scale: float = np.sqrt(2.0)
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        flat = matmul(x.reshape(-1, x.shape[-1]), kernel)
+        return flat.reshape(*x.shape[:-1], self.features) + bias
+
+
+class MLP(nn.Module):
+    """Dense layers, each with its activation (and a layer norm before it, if asked)."""
+
+    widths: Sequence[int] = (64, 64)
+    activation: str = "tanh"
+    layer_norm: bool = False
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        for width in self.widths:
+            x = Dense(width)(x)
+            x = nn.LayerNorm()(x) if self.layer_norm else x
+            x = ACTIVATIONS[self.activation](x)
+        return x
+
+
+class CNN(nn.Module):
+    """Convolutions over an image that arrives flattened, then an MLP.
+
+    ``shape`` is ``(H, W, C)``; what stands behind the image in the observation (an agent's id) joins before the MLP.
+    """
+
+    shape: tuple[int, ...]
+    channels: Sequence[int] = (32, 32)
+    widths: Sequence[int] = (64,)
+    activation: str = "relu"
+    layer_norm: bool = False
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        size = int(np.prod(self.shape))
+        image, rest = x[..., :size], x[..., size:]
+        image = image.reshape(-1, *self.shape)
+        for channels in self.channels:
+            image = nn.Conv(channels, (3, 3), kernel_init=orthogonal(np.sqrt(2.0)))(image)
+            image = ACTIVATIONS[self.activation](image)
+        flat = jnp.concatenate([image.reshape(*x.shape[:-1], -1), rest], axis=-1)
+        return MLP(self.widths, self.activation, self.layer_norm)(flat)
+
+
+class GRU(nn.Module):
+    """A GRU over time: ``x [T, ..., I]``, ``is_first [T, ...]`` and a carry ``[..., width]``.
+
+    The carry is zeroed *before* a step whose ``is_first`` is set, so that no memory crosses an episode.
+    """
+
+    width: int = 64
+
+    @nn.compact
+    def __call__(self, carry: chex.Array, x: chex.Array, is_first: chex.Array) -> tuple[chex.Array, chex.Array]:
+        cell = nn.GRUCell(self.width, recurrent_kernel_init=orthogonal(), kernel_init=orthogonal(), name="cell")
+
+        def step(cell, carry, inputs):
+            x_t, is_first_t = inputs
+            carry = jnp.where(is_first_t[..., None], 0.0, carry)
+            return cell(carry, x_t)
+
+        scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
+        return scan(cell, carry, (x, is_first))
+
+    @staticmethod
+    def initial_carry(shape: tuple[int, ...], width: int) -> chex.Array:
+        """A memory of nothing."""
+        return jnp.zeros((*shape, width))
+
+
+def torso(network: str, obs_shape: tuple[int, ...], widths: Sequence[int], activation: str, layer_norm: bool):
+    """The feed-forward torso that ``network`` names; a CNN reads its image shape from the environment."""
+    if network == "cnn":
+        return CNN(shape=tuple(obs_shape), widths=tuple(widths), activation=activation, layer_norm=layer_norm)
+    return MLP(tuple(widths), activation, layer_norm)
+
+
+SHARING = ("shared", "group", "independent")
+
+
+def policy_of_agent(sharing: str, group_ids: np.ndarray) -> np.ndarray:
+    """``[A]``: which parameter set each agent uses under ``shared | group | independent``."""
+    if sharing == "shared":
+        return np.zeros_like(group_ids)
+    return group_ids if sharing == "group" else np.arange(len(group_ids))
+
+
+def init_policies(module: nn.Module, key: chex.PRNGKey, policies: int, *inputs: chex.Array) -> Any:
+    """One parameter set per policy, stacked on a leading axis ``[P, ...]``."""
+    return jax.vmap(lambda k: module.init(k, *inputs)["params"])(jax.random.split(key, policies))
+
+
+def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, x: chex.Array) -> Any:
+    """Apply each agent's own parameters to ``x [..., A, O]``; ``params`` has a leading policy axis."""
+    if policy_of.max() == 0:
+        return module.apply({"params": jax.tree.map(lambda p: p[0], params)}, x)
+    per_agent = jax.tree.map(lambda p: p[policy_of], params)
+    # Agents lead inside, so that each one's rows are contiguous for its matrix product.
+    by_agent = jax.vmap(lambda p, rows: module.apply({"params": p}, rows))(per_agent, jnp.moveaxis(x, -2, 0))
+    return jax.tree.map(lambda y: jnp.moveaxis(y, 0, x.ndim - 2), by_agent)

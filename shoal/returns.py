@@ -1,0 +1,51 @@
+"""Returns and advantages over ``[T, E, A]`` rollouts."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+def gae(
+    reward: chex.Array,
+    value: chex.Array,
+    next_value: chex.Array,
+    terminated: chex.Array,
+    ended: chex.Array,
+    gamma: chex.Numeric,
+    gae_lambda: chex.Numeric,
+) -> chex.Array:
+    r"""Generalised advantage estimation (Schulman et al. 2016), all arguments ``[T, ...]``.
+
+    .. math::
+        \delta_t = r_t + \gamma\,(1 - \mathrm{terminated}_t)\,V(s'_t) - V(s_t), \qquad
+        \hat A_t = \delta_t + \gamma\lambda\,(1 - \mathrm{ended}_t)\,\hat A_{t+1}
+
+    ``next_value`` is the value of the true successor :math:`s'_t`: after a truncation that of the final
+    observation, not of the next episode's first. ``terminated`` stops the bootstrap, ``ended`` (terminated or
+    truncated) only the sum over time.
+    """
+    chex.assert_equal_shape([reward, value, next_value, terminated, ended])
+    delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
+    decay = gamma * gae_lambda * (1.0 - ended)
+
+    def backwards(advantage, inputs):
+        delta_t, decay_t = inputs
+        advantage = delta_t + decay_t * advantage
+        return advantage, advantage
+
+    _, advantages = jax.lax.scan(backwards, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)
+    return advantages
+
+
+def masked_mean(x: chex.Array, weight: chex.Array) -> chex.Array:
+    """The mean of ``x`` where ``weight`` is one; zero where there is nothing to average. Hidden entries cannot leak."""
+    return jnp.where(weight > 0, x * weight, 0.0).sum() / jnp.maximum(weight.sum(), 1.0)
+
+
+def normalise(x: chex.Array, weight: chex.Array) -> chex.Array:
+    """``x`` with mean zero and standard deviation one over the entries where ``weight`` is one."""
+    mean = masked_mean(x, weight)
+    variance = masked_mean(jnp.square(x - mean), weight)
+    return (x - mean) / jnp.sqrt(variance + 1e-8)

@@ -1,0 +1,53 @@
+"""Random permutations without a sort: ``jax.random.permutation`` takes a quarter of a small PPO update on a CPU."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ROUNDS = 4
+
+
+def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
+    """``[count, size]``: pseudo-random permutations of ``range(size)``, all at once.
+
+    A Feistel network over mixed radices: an index is ``left * B + right`` with ``A * B >= size``; each round adds a
+    hash of one half to the other, modulo its radix, which is a bijection whatever the hash. Where ``size`` has no
+    balanced factors the grid is larger than the size; then the images that fall outside walk on until they are
+    inside, which is again a bijection.
+    """
+    rows, columns = _grid(size)
+    seeds = jax.random.bits(key, (ROUNDS, 2, count, 1))
+
+    def scramble(index: chex.Array) -> chex.Array:
+        left, right = index // columns, index % columns
+        for round_seeds in seeds:
+            left = (left + _hash(right, round_seeds[0]) % rows) % rows
+            right = (right + _hash(left, round_seeds[1]) % columns) % columns
+        return left * columns + right
+
+    index = scramble(jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), (count, size)))
+    if rows * columns != size:
+        outside = lambda x: x >= size  # noqa: E731
+        index = jax.lax.while_loop(
+            lambda x: outside(x).any(), lambda x: jnp.where(outside(x), scramble(x), x), index
+        )
+    return index.astype(jnp.int32)
+
+
+def _grid(size: int) -> tuple[int, int]:
+    """The most square ``rows * columns == size``, or the smallest near-square grid above it if that is too flat."""
+    rows = next(r for r in range(int(np.sqrt(size)), 0, -1) if size % r == 0)
+    if rows * 8 >= size // rows:
+        return rows, size // rows
+    rows = int(np.ceil(np.sqrt(size)))
+    return rows, int(np.ceil(size / rows))
+
+
+def _hash(x: chex.Array, seed: chex.Array) -> chex.Array:
+    """A well-mixed 32-bit hash (two rounds of xor-shift and multiply)."""
+    x = (x ^ seed) * jnp.uint32(0x9E3779B1)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x85EBCA77)
+    return x ^ (x >> 13)
