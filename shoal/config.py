@@ -1,7 +1,319 @@
+"""Typed configuration: what the command line accepts, checked before anything compiles.
+
+An algorithm file declares two dataclasses, ``Config`` (static) and ``Hypers`` (traced); :func:`main` makes them and
+the runner's own settings one Hydra schema, composes the file's recipe over it and hands the result to the runner.
+A mistake is answered by one line that names the field, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
 import dataclasses
+import difflib
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 from flax import struct
-def setting(default, low=None, high=None, choices=()):
-    return dataclasses.field(default=default, metadata=dict(low=low, high=high, choices=choices))
-def hyper(default, low=None, high=None):
-    return struct.field(default=default, metadata=dict(low=low, high=high))
-def main(*a, **k): pass
+from hydra import compose, initialize_config_dir
+from hydra import main as hydra_main
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import config as config_package
+import envs
+from envs.base import UserError
+
+CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
+GROUPS = ("env", "logger")  # what is chosen by a name
+LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
+
+
+def setting(default: Any, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()) -> Any:
+    """A field of a static configuration with the values it may have."""
+    metadata = {"low": low, "high": high, "choices": choices}
+    if isinstance(default, tuple):  # OmegaConf has no tuples, but reads lists into them
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def hyper(default: float, *, low: float | None = None, high: float | None = None) -> Any:
+    """A traced number: it may differ between the runs of one program, and ``sweep.<name>`` varies it."""
+    return struct.field(default=default, metadata={"low": low, "high": high, "choices": ()})
+
+
+@dataclasses.dataclass
+class EnvChoice:
+    name: str = MISSING
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)  # for envs.make: continuous, horizon, ...
+
+
+@dataclasses.dataclass
+class Evaluation:
+    episodes: int = setting(32, low=1)  # per run and chunk; the absolute metric plays ten times as many
+    greedy: bool = setting(True)  # the policy's mode rather than a sample
+
+
+@dataclasses.dataclass
+class Checkpoint:
+    every: int = setting(1, low=1)  # chunks between two checkpoints
+    keep: int = setting(2, low=1)  # the newest ones stay
+
+
+@dataclasses.dataclass
+class Logger:
+    name: str = setting("none", choices=LOGGERS)  # beside the files that are always written
+    project: str = setting("shoal")  # wandb's project
+    runs: int = setting(16, low=0)  # how many single runs are logged beside their mean
+
+
+@dataclasses.dataclass
+class Run:
+    dir: str = setting("runs/${recipe}/${slug:${env.name}}/${now:%Y-%m-%d_%H-%M-%S}")  # the folder left behind
+
+
+@dataclasses.dataclass
+class Settings:
+    """What the runner is told; ``algo``, ``hypers`` and ``sweep`` get their fields from the algorithm file."""
+
+    recipe: str = MISSING
+    env: EnvChoice = dataclasses.field(default_factory=EnvChoice)
+    algo: Any = MISSING
+    hypers: Any = MISSING
+    sweep: Any = MISSING
+    seeds: int = setting(1, low=1)  # runs per point of the sweep
+    seed: int = setting(0, low=0)  # the first seed
+    total_steps: float = setting(1e6, low=1)  # environment steps of one run
+    chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
+    runs_per_batch: int | None = setting(None, low=1)  # runs in memory at once; none for all
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+    logger: Logger = dataclasses.field(default_factory=Logger)
+    run: Run = dataclasses.field(default_factory=Run)
+    resume: str | None = setting(None)  # the folder of a training to go on with
+
+
+SWEEP_MODES = ("grid", "zip", "random")
+SWEEP_FIELDS = ("mode", "num", "seed")
+
+
+def sweep_schema(hypers_type: type) -> type:
+    """``sweep.mode``, ``sweep.num``, ``sweep.seed`` and one open field per hyperparameter."""
+    own: list[tuple[str, Any, Any]] = [
+        ("mode", str, setting("grid", choices=SWEEP_MODES)),
+        ("num", int, setting(10, low=1)),
+        ("seed", int, setting(0, low=0)),
+    ]
+    names = [(f.name, Any, dataclasses.field(default=None)) for f in dataclasses.fields(hypers_type)]
+    return dataclasses.make_dataclass("Sweep", own + names)
+
+
+def _register_schema(config_type: type, hypers_type: type, recipe: str) -> None:
+    """Tell Hydra of the schema and of every registered environment and logger."""
+    OmegaConf.register_new_resolver("slug", lambda name: name.replace("/", "."), replace=True)
+    plain_hypers = dataclasses.make_dataclass(
+        "Hypers", [(f.name, float, setting(f.default, **_limits(f))) for f in dataclasses.fields(hypers_type)]
+    )
+    algo_node = OmegaConf.structured(config_type)
+    OmegaConf.set_readonly(algo_node, False)  # Config is frozen; its overrides are not
+    algo_node.total_steps = "${total_steps}"
+    schema = OmegaConf.structured(Settings(recipe=recipe))
+    schema.algo, schema.hypers = algo_node, OmegaConf.structured(plain_hypers)
+    schema.sweep = OmegaConf.structured(sweep_schema(hypers_type))
+    store = ConfigStore.instance()
+    store.store(name="schema", node=schema)
+    for name in envs.list():
+        family, task = name.split("/")
+        store.store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
+    for name in LOGGERS:
+        store.store(group="logger", name=name, node=Logger(name=name))
+
+
+def _limits(field: dataclasses.Field) -> dict[str, Any]:
+    return {key: field.metadata.get(key, () if key == "choices" else None) for key in ("low", "high", "choices")}
+
+
+def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
+    """Raise a :class:`UserError` if ``value`` is not one that ``field`` may have."""
+    limits = _limits(field)
+    name = f"{prefix}{field.name}"
+    if limits["choices"] and value not in limits["choices"]:
+        raise UserError(f"{name}={value}: must be one of {', '.join(limits['choices'])}")
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UserError(f"{name}={number}: must be a finite number")
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            continue
+        low, high = limits["low"], limits["high"]
+        if (low is not None and number < low) or (high is not None and number > high):
+            allowed = f"in [{low:g}, {high:g}]" if None not in (low, high) else f"at least {low:g}"
+            raise UserError(f"{name}={number:g}: must be {allowed}")
+
+
+def validate_fields(prefix: str, node: Any, schema: type) -> None:
+    """:func:`validate` every field of a dataclass, given its values."""
+    for field in dataclasses.fields(schema):
+        value = node[field.name] if isinstance(node, DictConfig | dict) else getattr(node, field.name)
+        validate(prefix, value, field)
+
+
+def build(node: DictConfig, prefix: str, schema: type) -> Any:
+    """The dataclass ``schema`` from its part of the composed configuration, validated."""
+    values = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(values, dict)
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    validate_fields(prefix, values, schema)
+    return schema(**values)
+
+
+def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> None:
+    """Every value of a composed configuration is one that is allowed."""
+    build(cfg.algo, "algo.", config_type)
+    build(cfg.hypers, "hypers.", hypers_type)
+    for field in dataclasses.fields(Settings):
+        if field.name in ("env", "algo", "hypers", "sweep", "recipe"):
+            continue
+        value = cfg[field.name]
+        if isinstance(value, DictConfig):
+            validate_fields(f"{field.name}.", value, type(field.default_factory()))  # type: ignore[misc]
+        else:
+            validate("", value, field)
+    sweep = cfg.sweep
+    validate_fields("sweep.", sweep, sweep_schema(hypers_type))
+
+
+def _compose(recipe: str, overrides: list[str], search_dir: str) -> DictConfig:
+    with initialize_config_dir(version_base="1.3", config_dir=CONFIG_DIR):
+        return compose(recipe, [*overrides, f"hydra.searchpath=[file://{search_dir}]"], return_hydra_config=False)
+
+
+def _known_keys(node: Any, prefix: str = "") -> set[str]:
+    keys = set()
+    if isinstance(node, DictConfig):
+        for name in node:
+            keys |= {prefix + str(name)} | _known_keys(node._get_node(name), f"{prefix}{name}.")
+    return keys
+
+
+def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type: type, search_dir: str) -> list[str]:
+    """The command line as Hydra shall see it, after every mistake in it has been answered by a :class:`UserError`."""
+    flags = [a for a in argv if a.startswith("-")]
+    words = [a for a in argv if not a.startswith("-")]
+    try:
+        defaults = _compose(recipe, [], search_dir)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_one_line(error)) from error
+    known = _known_keys(defaults)
+    checked, singles, variants = [], [], []
+    for word in words:
+        word = f"++{word}" if word.startswith("env.kwargs.") else word
+        try:
+            override = OverridesParser.create().parse_overrides([word])[0]
+        except HydraException as error:
+            raise UserError(f"{word}: cannot be read; write name=value, lists as [a,b]") from error
+        _check_key(override.key_or_group, known, hypers_type)
+        checked.append(word)
+        if override.is_sweep_override():
+            if not {"-m", "--multirun"} & set(flags):
+                raise UserError(f"{word}: several values of one setting need -m (Hydra's multirun)")
+            options = [f"{override.key_or_group}={v}" for v in override.sweep_string_iterator()]
+            singles.append(options[0])
+            variants += [(len(singles) - 1, option) for option in options[1:]]
+        else:
+            singles.append(word)
+    for position, option in [(None, ""), *variants]:
+        trial = [option if i == position else word for i, word in enumerate(singles)]
+        _check_groups(trial)
+        try:
+            cfg = _compose(recipe, [w for w in trial if not w.startswith("hydra")], search_dir)
+            check_settings(cfg, config_type, hypers_type)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(_one_line(error, trial)) from error
+    return flags + checked
+
+
+def _check_key(key: str, known: set[str], hypers_type: type) -> None:
+    if key.startswith(("hydra", "env.kwargs.")) or key in known or key in GROUPS:
+        return
+    parent, _, leaf = key.rpartition(".")
+    if parent == "sweep" and f"algo.{leaf}" in known:
+        raise UserError(
+            f"{key}: {leaf} is fixed when the program is compiled; sweep it with Hydra's multirun: -m algo.{leaf}=a,b"
+        )
+    siblings = sorted(k for k in known if k.rpartition(".")[0] == parent) or sorted(k for k in known if "." not in k)
+    close = difflib.get_close_matches(key, known, n=1) or [k for k in sorted(known) if k.endswith(f".{leaf}")][:1]
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise UserError(f"{key}: no such setting; {hint}{parent or 'top level'} has {', '.join(s.split('.')[-1] for s in siblings)}")
+
+
+def _check_groups(words: list[str]) -> None:
+    """Names of environments and loggers: Hydra's own message for these lists the whole search path."""
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "env" and value not in envs.list():
+            envs.make(value)  # raises, with the nearest names
+        if key == "logger" and value not in LOGGERS:
+            raise UserError(f"logger={value}: must be one of {', '.join(LOGGERS)}")
+
+
+def _one_line(error: Exception, words: list[str] | None = None) -> str:
+    """Hydra's and OmegaConf's messages as ``field=value: what is wrong``."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    key = getattr(cause, "full_key", None) or ""
+    value = next((w.split("=", 1)[1] for w in words or [] if w.lstrip("+").startswith(f"{key}=")), None)
+    text = str(cause).splitlines()[0]
+    kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+    for kind, words_for_it in kinds.items():
+        if f"converted to {kind}" in text:
+            text = f"must be {words_for_it}"
+    if key and value is not None:
+        return f"{key}={value}: {text}"
+    return f"{key}: {text}" if key else text
+
+
+def fail(error: Exception) -> None:
+    """Tell the user in one line, and end."""
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def main(make: Callable, config_type: type, hypers_type: type, recipe: str) -> None:
+    """The command line of an algorithm file: compose the recipe, check it, train.
+
+    ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
+    so that a copied file can have a recipe of its own.
+    """
+    from shoal import runner, sharding
+
+    sharding.cores_as_devices()
+
+    script = Path(sys.argv[0]).absolute()
+    search_dir = str(script.parent)
+    if script.with_suffix(".yaml").exists():
+        recipe = script.stem
+
+    def job(cfg: DictConfig) -> None:
+        try:
+            multirun = HydraConfig.get().mode is not None and HydraConfig.get().mode.name == "MULTIRUN"
+            folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
+            overrides = list(HydraConfig.get().overrides.task)
+            runner.run(make, config_type, hypers_type, cfg, folder, overrides)
+        except UserError as error:
+            fail(error)
+
+    try:
+        _register_schema(config_type, hypers_type, recipe)
+        argv = check_overrides(sys.argv[1:], recipe, config_type, hypers_type, search_dir)
+    except UserError as error:
+        fail(error)
+    sys.argv[1:] = [*argv, f"hydra.searchpath=[file://{search_dir}]"]
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    hydra_main(version_base="1.3", config_path=CONFIG_DIR, config_name=recipe)(job)()

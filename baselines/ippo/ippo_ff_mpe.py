@@ -152,8 +152,8 @@ class Setup:
 
 
 def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
-    """Adam with clipped gradients; rebuilt from traced numbers, only its state is carried."""
-    return optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5))
+    """Adam with clipped gradients, on all parameters as one vector; rebuilt from traced numbers, only its state is carried."""
+    return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:

@@ -1,0 +1,107 @@
+"""Checkpoints of the whole state: written by orbax, whole or not at all, and checked before they are trusted.
+
+A checkpoint is a folder ``<chunk>`` with orbax's files and ``manifest.json`` (each file's size and SHA-256). It is
+written under another name and renamed when it is complete, so a killed process leaves either a whole checkpoint or
+none. Nothing in it is code: loading executes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+MANIFEST = "manifest.json"
+PARTIAL = ".partial"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+
+
+def save(folder: Path, chunk: int, state: Any, keep: int) -> None:
+    """Write ``state`` as the checkpoint after ``chunk`` chunks and drop all but the newest ``keep``."""
+    import orbax.checkpoint as ocp
+
+    folder.mkdir(parents=True, exist_ok=True)
+    partial, final = folder / f"{chunk}{PARTIAL}", folder / str(chunk)
+    for stale in folder.glob(f"*{PARTIAL}"):
+        shutil.rmtree(stale)
+    host_state = jax.tree.map(np.asarray, state)
+    partial.mkdir()
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save((partial / "state").absolute(), host_state)
+    manifest = {str(p.relative_to(partial)): [p.stat().st_size, _digest(p)] for p in _files(partial)}
+    (partial / MANIFEST).write_text(json.dumps(manifest))
+    _sync(partial)
+    if final.exists():
+        shutil.rmtree(final)
+    os.rename(partial, final)
+    _sync_folder(folder)
+    for old in chunks(folder)[:-keep]:
+        shutil.rmtree(folder / str(old))
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def chunks(folder: Path) -> list[int]:
+    """The complete checkpoints, oldest first."""
+    if not folder.exists():
+        return []
+    return sorted(int(p.name) for p in folder.iterdir() if p.is_dir() and p.name.isdigit())
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with the checkpoint in ``folder``; None if it is whole."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        for name, (size, digest) in manifest.items():
+            path = folder / name
+            if not path.exists():
+                return f"{name} is missing"
+            if path.stat().st_size != size or _digest(path) != digest:
+                return f"{name} has changed since it was written"
+    except (OSError, ValueError, TypeError) as error:
+        return f"{MANIFEST} cannot be read ({type(error).__name__})"
+    return None
+
+
+def restore(folder: Path, like: Any) -> tuple[int, Any] | None:
+    """The newest whole checkpoint as ``(chunk, state)``, shaped ``like`` a state; None if there is none.
+
+    A damaged one is passed over with a warning, and the one before it is taken.
+    """
+    import orbax.checkpoint as ocp
+
+    for chunk in reversed(chunks(folder)):
+        reason = damage(folder / str(chunk))
+        if reason is not None:
+            print(f"warning: checkpoint {folder / str(chunk)} is damaged ({reason}); trying the one before", file=sys.stderr)
+            continue
+        template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            state = checkpointer.restore((folder / str(chunk) / "state").absolute(), item=template)
+        return chunk, state
+    return None

@@ -1,0 +1,87 @@
+"""The files that a training appends to while it runs, and cuts back to a checkpoint when it resumes.
+
+``metrics.csv`` has a row per run and chunk, ``evaluations.jsonl`` a line per batch and chunk (the episodes behind
+``evaluations.json``). Both hold only what the training determines, no times: the same command writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+METRICS, EVALUATIONS = "metrics.csv", "evaluations.jsonl"
+
+
+def figure(value: Any) -> str:
+    """A number as text that reads back as the same float32; empty for NaN."""
+    if isinstance(value, int | np.integer | np.bool_):
+        return str(int(value))
+    return "" if np.isnan(value) else f"{np.float32(value):.9g}" if isinstance(value, np.floating) else f"{value:.9g}"
+
+
+class Records:
+    """Appends to the records of one training folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def append(self, rows: list[dict[str, Any]], evaluation: dict[str, Any]) -> None:
+        """The rows of one chunk, on the disk when this returns."""
+        path = self.folder / METRICS
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerows({name: figure(value) for name, value in row.items()} for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        self.append_evaluation(evaluation)
+
+    def append_evaluation(self, evaluation: dict[str, Any]) -> None:
+        """One entry of the evaluations, on the disk when this returns."""
+        with (self.folder / EVALUATIONS).open("a") as file:
+            file.write(json.dumps(evaluation) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def cut(self, batch: int, first_run: int, stop_run: int, env_steps: int) -> None:
+        """Forget what was recorded after ``env_steps`` of the batch ``[first_run, stop_run)``, and all later batches.
+
+        A killed process can leave half a line; no checkpoint vouches for that one, and it goes too.
+        """
+
+        def keep_row(line: str) -> bool:
+            run, _, steps, *_ = line.split(",")
+            return int(run) < first_run or (int(run) < stop_run and int(steps) <= env_steps)
+
+        def keep_evaluation(line: str) -> bool:
+            entry = json.loads(line)
+            return entry["batch"] < batch or (entry["batch"] == batch and entry["env_steps"] <= env_steps)
+
+        for name, header, keep in ((METRICS, 1, keep_row), (EVALUATIONS, 0, keep_evaluation)):
+            path = self.folder / name
+            if path.exists():
+                lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+                write_atomically(path, "".join(lines[:header] + [line for line in lines[header:] if keep(line)]))
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """All evaluations so far."""
+        path = self.folder / EVALUATIONS
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_suffix(path.suffix + ".partial")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+

@@ -1,0 +1,455 @@
+"""Training from a configuration to a folder: chunks of one compiled scan, and between them everything that is no maths.
+
+A chunk is ``K`` updates and one evaluation of all runs of a batch, compiled once, its state donated. Between chunks
+the host draws the progress bar, appends to the records and writes checkpoints. ``chunks=1`` is the pure one-program
+form. Runs that do not fit in memory together train in batches of ``runs_per_batch``, one batch after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from omegaconf import DictConfig, OmegaConf
+
+import envs
+from envs.base import UserError, select
+from shoal import checkpoint, loggers, policies, report, sharding, sweep
+from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
+from shoal.config import build, check_settings
+from shoal.evaluate import ABSOLUTE, evaluate
+from shoal.metrics import mean_over_updates
+from shoal.progress import Display, human, show_table
+from shoal.records import Records, write_atomically
+
+EVALUATION_STREAM = 0x65766C  # folded into a run's key: evaluation never shares random numbers with training
+ABSOLUTE_STREAM = 0x616273
+FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "algo.total_steps")  # when resuming
+# The first states are computed once: there is nothing to gain from optimising that program.
+RUN_ONCE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "distrax", "jaxmarl", "brax", "orbax-checkpoint", "numpy", "shoal")
+
+
+@struct.dataclass
+class RunState:
+    """One run between two chunks."""
+
+    train: TrainState
+    best_policy: Params  # of the best evaluation so far
+    best_return: chex.Array  # [] float32
+    diverged: chex.Array  # [] bool: a parameter became NaN or infinite; frozen since
+    evaluation_key: chex.PRNGKey
+
+
+def start(algorithm: Algorithm, key: chex.PRNGKey, hypers: Hypers) -> RunState:
+    """The state of one run before its first update."""
+    train = algorithm.init(key, hypers)
+    evaluation_key = jax.random.fold_in(key, EVALUATION_STREAM)
+    return RunState(train, algorithm.policy(train), jnp.float32(-jnp.inf), jnp.bool_(False), evaluation_key)
+
+
+def all_finite(tree: Any) -> chex.Array:
+    """Whether no number of a tree is NaN or infinite."""
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+
+
+def train_chunk(
+    algorithm: Algorithm, state: RunState, hypers: Hypers, updates: int, episodes: int, greedy: bool
+) -> tuple[RunState, Metrics, Metrics]:
+    """``updates`` updates of one run and an evaluation; metrics are means over the chunk, evaluation per episode."""
+
+    def update(carry, _):
+        train, diverged = carry
+        new, metrics = algorithm.update(train, hypers)
+        diverged = diverged | ~all_finite(new.params)
+        frozen = select(diverged, (train.params, train.opt_state), (new.params, new.opt_state))
+        return (new.replace(params=frozen[0], opt_state=frozen[1]), diverged), metrics
+
+    (train, diverged), metrics = jax.lax.scan(update, (state.train, state.diverged), length=updates)
+    policy = algorithm.policy(train)
+    key = jax.random.fold_in(state.evaluation_key, train.updates)
+    episodes_played = evaluate(algorithm, policy, key, episodes, greedy)
+    mean_return = episodes_played["episode_return"].mean()
+    better = ~diverged & (mean_return > state.best_return)
+    state = state.replace(
+        train=train,
+        diverged=diverged,
+        best_policy=select(better, policy, state.best_policy),
+        best_return=jnp.where(better, mean_return, state.best_return),
+    )
+    return state, mean_over_updates(metrics), episodes_played
+
+
+@dataclasses.dataclass
+class Plan:
+    """A validated training: what to run and where."""
+
+    algorithm: Algorithm
+    runs: sweep.Runs
+    settings: DictConfig
+    folder: Path
+    updates_per_chunk: int
+    chunks: int
+
+    @property
+    def batch_size(self) -> int:
+        """Runs that train at once."""
+        return min(self.settings.runs_per_batch or len(self.runs), len(self.runs))
+
+    @property
+    def width(self) -> int:
+        """The batch on the devices: a few runs more where they do not divide evenly, dropped from all results."""
+        return sharding.padded(self.batch_size)
+
+    @property
+    def batches(self) -> int:
+        return math.ceil(len(self.runs) / self.batch_size)
+
+    @property
+    def steps_per_chunk(self) -> int:
+        """Environment steps of one run."""
+        return self.updates_per_chunk * self.algorithm.steps_per_update
+
+    def batch_runs(self, batch: int) -> np.ndarray:
+        """The runs of a batch."""
+        return np.arange(batch * self.batch_size, min((batch + 1) * self.batch_size, len(self.runs)))
+
+
+def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
+    """Check a configuration against its environment and split its training into chunks."""
+    check_settings(cfg, config_type, hypers_type)
+    kwargs = OmegaConf.to_container(cfg.env.kwargs, resolve=True)
+    assert isinstance(kwargs, dict)
+    try:
+        env = envs.make(cfg.env.name, **{str(name): value for name, value in kwargs.items()})
+    except TypeError as error:
+        raise UserError(f"env.kwargs={kwargs}: {error}") from error
+    algorithm = make(build(cfg.algo, "algo.", config_type), env)
+    values = OmegaConf.to_container(cfg.sweep, resolve=True)
+    assert isinstance(values, dict)
+    runs = sweep.expand(build(cfg.hypers, "hypers.", hypers_type), values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
+    updates_per_chunk = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
+    return Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
+
+
+def run(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path | None, overrides: list[str]) -> Path:
+    """Train what ``cfg`` says; the folder that it leaves behind is returned.
+
+    ``folder`` replaces ``run.dir`` (Hydra's multirun names its own); ``overrides`` are the command line's words,
+    which a resumed training lays over the configuration that it was started with.
+    """
+    enable_compilation_cache()
+    if cfg.resume is not None:
+        folder = Path(cfg.resume)
+        cfg = resumed_config(folder, cfg, overrides)
+        plan = make_plan(make, config_type, hypers_type, cfg, folder)
+    else:
+        folder = folder or Path(cfg.run.dir)
+        if any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints")):
+            raise UserError(f"run.dir={folder}: holds a training already; resume={folder} goes on with it")
+        plan = make_plan(make, config_type, hypers_type, cfg, folder)
+        saved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+        saved.updates_per_chunk = plan.updates_per_chunk
+        saved.run.dir = str(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
+        except OSError as error:
+            raise UserError(f"run.dir={folder}: cannot be written ({error.strerror})") from error
+    train(plan)
+    return folder
+
+
+def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictConfig:
+    """The configuration of the training in ``folder``, with those overrides that may change on the way."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"resume={folder}: no config.yaml there; name the folder that a training left behind")
+    saved = OmegaConf.load(path)
+    assert isinstance(saved, DictConfig)
+    for word in overrides:
+        key = word.lstrip("+").split("=", 1)[0]
+        if key.startswith("hydra"):
+            continue
+        value = OmegaConf.select(cfg, key)
+        before = OmegaConf.select(saved, key)
+        if value != before and key.split(".")[0] not in FREE_TO_CHANGE:
+            raise UserError(f"{word}: a resumed training cannot change this (it was {before}); start a new one instead")
+        OmegaConf.update(saved, key, value)
+    saved.algo.total_steps = saved.total_steps
+    OmegaConf.update(saved, "resume", str(folder))
+    return saved
+
+
+def enable_compilation_cache() -> None:
+    """Keep compiled programs between processes, unless the environment says where itself."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "shoal" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+class Stop:
+    """Ctrl-C and SIGTERM end the training after the chunk under way, with a checkpoint; a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Stop:
+        self.before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("stopping after this chunk (again to stop at once)", file=sys.stderr)
+
+
+@dataclasses.dataclass
+class Programs:
+    """The compiled functions of a batch; calling them can never compile again."""
+
+    start: Callable
+    chunk: Callable
+    state: Any  # the shapes of a batch's state
+    seconds: float  # what compiling took
+
+
+def compile_programs(plan: Plan, display: Display) -> Programs:
+    """Compile the start and the chunk for one batch of runs, and refuse what will not fit in memory."""
+    begin = time.perf_counter()
+    settings = plan.settings
+    keys, hypers = sharding.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
+
+    def chunk(state: RunState, hypers: Hypers):
+        return train_chunk(
+            plan.algorithm, state, hypers, plan.updates_per_chunk, settings.evaluation.episodes, settings.evaluation.greedy
+        )
+
+    display.compiling("the first states")
+    first = sharding.over_runs(lambda key, h: start(plan.algorithm, key, h), plan.width)
+    start_compiled = jax.jit(first).lower(keys, hypers).compile(RUN_ONCE)
+    shapes = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        start_compiled.out_info,
+        start_compiled.output_shardings,
+    )
+    display.compiling("the training")
+    chunk_compiled = jax.jit(sharding.over_runs(chunk, plan.width), donate_argnums=0).lower(shapes, hypers).compile()
+    check_memory(chunk_compiled, plan.width)
+    return Programs(start_compiled, chunk_compiled, shapes, time.perf_counter() - begin)
+
+
+def check_memory(program: Any, runs: int) -> None:
+    """A :class:`UserError` that names ``runs_per_batch`` if a compiled program needs more than the device has."""
+    sizes = program.memory_analysis()
+    if sizes is None:
+        return
+    needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
+    available = available_memory()
+    if available is not None and needed > available:
+        fit = max(1, int(runs * available / needed * 0.9))
+        raise UserError(
+            f"{runs} runs need {needed / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are free; "
+            f"runs_per_batch={fit} trains them in batches that fit"
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes that the device can still give; None if it does not tell."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    try:
+        meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(meminfo["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return None
+
+
+def train(plan: Plan) -> None:
+    """All batches of a plan, from wherever its folder stands, then the report."""
+    settings, runs = plan.settings, plan.runs
+    records = Records(plan.folder)
+    container = OmegaConf.to_container(settings, resolve=True)
+    logger = loggers.make(settings.logger, plan.folder, container)  # type: ignore[arg-type]
+    diverged = np.zeros(len(runs), bool)
+    begin = time.perf_counter()
+    total = plan.steps_per_chunk * plan.chunks * len(runs)
+    with Stop() as stop, Display(total, len(runs)) as display:
+        programs = compile_programs(plan, display)
+        speed, trained = Speed(), []
+        for batch in range(plan.batches):
+            state = train_batch(plan, programs, batch, records, logger, display, speed, stop)
+            count = len(plan.batch_runs(batch))
+            diverged[plan.batch_runs(batch)] = np.asarray(state.diverged)[:count]
+            policy = (state.best_policy, plan.algorithm.policy(state.train))
+            trained.append(jax.tree.map(lambda x: np.asarray(x)[:count], policy))  # noqa: B023
+            if stop.asked:
+                break
+            absolute_metric(plan, batch, state, records, display)
+    logger.close()
+    finished = not stop.asked
+    evaluations = records.evaluations()
+    algorithm = str(settings.recipe).split("_")[0]
+    report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
+    report.draw(plan.folder / "curves.png", evaluations, runs, f"{algorithm} on {settings.env.name}")
+    policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
+    provenance(plan, programs.seconds, speed, time.perf_counter() - begin)
+    title = f"{algorithm} on {settings.env.name}: return of {settings.evaluation.episodes} greedy episodes, IQM over seeds"
+    show_table(report.closing_table(evaluations, runs, diverged), title)
+    speed_text = f", {human(speed.steps / speed.seconds)} steps/s" if speed.seconds else ""
+    print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
+    if not finished:
+        print(f"stopped; resume={plan.folder} goes on")
+
+
+@dataclasses.dataclass
+class Speed:
+    """Steps of all runs and the time that they took in this session."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+
+def train_batch(
+    plan: Plan, programs: Programs, batch: int, records: Records, logger: Any, display: Display, speed: Speed, stop: Stop
+) -> RunState:
+    """One batch of runs from its newest checkpoint, or from the start, to its end."""
+    runs = plan.batch_runs(batch)
+    padded = np.resize(runs, plan.width)  # a smaller last batch trains some runs twice and drops the copies
+    keys, hypers = sharding.put(plan.runs.select(padded), plan.width)
+    folder = checkpoint_folder(plan.folder, batch)
+    restored = checkpoint.restore(folder, programs.state)
+    if restored is None:
+        done, state = 0, programs.start(keys, hypers)
+    else:
+        done, state = restored[0], sharding.put(restored[1], plan.width)
+    before = plan.steps_per_chunk * plan.chunks * int(runs[0])
+    display.skip_to(before + plan.steps_per_chunk * done * len(runs))
+    if done >= plan.chunks:
+        return state
+    records.cut(batch, int(runs[0]), int(runs[-1]) + 1, done * plan.steps_per_chunk)
+    known_diverged = np.asarray(state.diverged)
+    for chunk in range(done + 1, plan.chunks + 1):
+        tick = time.perf_counter()
+        try:
+            state, metrics, episodes = programs.chunk(state, hypers)
+            jax.block_until_ready(metrics)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise UserError(f"out of memory with {len(runs)} runs at once; set runs_per_batch lower") from error
+        speed.steps += plan.steps_per_chunk * len(runs)
+        speed.seconds += time.perf_counter() - tick
+        env_steps = chunk * plan.steps_per_chunk
+        rows, evaluation = chunk_records(plan, batch, env_steps, metrics, episodes, state)
+        records.append(rows, evaluation)
+        logger.log(rows, env_steps)
+        returns = np.array([row["evaluation/episode_return"] for row in rows])
+        steps = before + env_steps * len(runs)
+        display.advance(steps, speed.steps / speed.seconds, float(np.nanmean(returns)), float(np.nanmax(returns)))
+        newly = np.asarray(state.diverged)[: len(runs)] & ~known_diverged[: len(runs)]
+        known_diverged = np.asarray(state.diverged)
+        if newly.any():
+            names = ", ".join(str(run) for run in runs[newly])
+            display.line(f"warning: run {names} diverged (NaN) before step {human(env_steps)}; frozen, the others go on")
+        if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stop.asked:
+            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep)
+        if stop.asked:
+            break
+    return state
+
+
+def checkpoint_folder(folder: Path, batch: int) -> Path:
+    """Where a batch's checkpoints are."""
+    return folder / "checkpoints" / f"batch_{batch}"
+
+
+def chunk_records(
+    plan: Plan, batch: int, env_steps: int, metrics: Metrics, episodes: Metrics, state: RunState
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of ``metrics.csv`` and the entry of the evaluations for one chunk."""
+    runs = plan.batch_runs(batch)
+    metrics, episodes = jax.device_get((metrics, episodes))
+    best, diverged = jax.device_get((state.best_return, state.diverged))
+    rows = []
+    for position, run in enumerate(runs):
+        row = {"run": int(run), "seed": int(plan.runs.seed[run]), "env_steps": env_steps}
+        row |= {"episode_return": metrics["episode_return"][position]}
+        row |= {name: np.float32(value) for name, value in plan.runs.points[plan.runs.point[run]].items()}
+        row |= {name: value[position] for name, value in metrics.items() if name != "episode_return"}
+        row |= {f"evaluation/{name}": value[position].mean() for name, value in episodes.items()}
+        row |= {"best_return": best[position], "diverged": diverged[position]}
+        rows.append(row)
+    return rows, evaluation_entry(batch, runs, env_steps, episodes)
+
+
+def evaluation_entry(batch: int, runs: np.ndarray, env_steps: int, episodes: Metrics) -> dict[str, Any]:
+    """The episodes of one evaluation as plain numbers, ``[runs][episodes]`` per metric."""
+    values = {name: np.asarray(value)[: len(runs)].astype(np.float64).round(5).tolist() for name, value in episodes.items()}
+    return {"batch": batch, "env_steps": env_steps, "runs": runs.tolist(), "metrics": values}
+
+
+def absolute_metric(plan: Plan, batch: int, state: RunState, records: Records, display: Display) -> None:
+    """Ten times the episodes with each run's best parameters, once per batch."""
+    if any("absolute" in entry and entry["batch"] == batch for entry in records.evaluations()):
+        return
+    display.compiling("the last evaluation")
+    settings = plan.settings.evaluation
+
+    def play(policy: Params, key: chex.PRNGKey) -> Metrics:
+        key = jax.random.fold_in(key, ABSOLUTE_STREAM)
+        return evaluate(plan.algorithm, policy, key, ABSOLUTE * settings.episodes, settings.greedy)
+
+    program = jax.jit(sharding.over_runs(play, plan.width))
+    episodes = jax.device_get(program(state.best_policy, state.evaluation_key))
+    env_steps = plan.steps_per_chunk * plan.chunks
+    records.append_evaluation({"absolute": True, **evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)})
+
+
+def provenance(plan: Plan, compile_seconds: float, speed: Speed, seconds: float) -> None:
+    """``provenance.json``: with what, on what and how fast the training in the folder was made."""
+    facts = {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "devices": [str(device) for device in jax.devices()],
+        "cores": os.cpu_count(),
+        "runs": len(plan.runs),
+        "env_steps_per_run": plan.steps_per_chunk * plan.chunks,
+        "session": {
+            "seconds": round(seconds, 2),
+            "compile_seconds": round(compile_seconds, 2),
+            "steps_per_second": round(speed.steps / speed.seconds) if speed.seconds else None,
+        },
+    }
+    write_atomically(plan.folder / "provenance.json", json.dumps(facts, indent=2))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
