@@ -81,7 +81,7 @@ class Env:
     the time limit belongs to the ``TimeLimit`` wrapper, which ``envs.make`` puts around every environment.
     """
 
-    name: str  # "family/task"
+    name: str = ""  # "family/task"
     agents: tuple[str, ...]  # the agents' names, length A
     groups: tuple[str, ...]  # the group (team) of each agent, length A
     obs_sizes: tuple[int, ...]  # each agent's own observation size, before padding

@@ -271,9 +271,9 @@ def _one_line(error: Exception, words: list[str] | None = None) -> str:
     value = next((w.split("=", 1)[1] for w in words or [] if w.lstrip("+").startswith(f"{key}=")), None)
     text = str(cause).splitlines()[0]
     kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
-    for kind, words_for_it in kinds.items():
-        if f"converted to {kind}" in text:
-            text = f"must be {words_for_it}"
+    for kind, allowed in kinds.items():
+        if f"converted to {kind}" in text or (kind == "Boolean" and "valid bool" in text):
+            text = f"must be {allowed}"
     if key and value is not None:
         return f"{key}={value}: {text}"
     return f"{key}: {text}" if key else text

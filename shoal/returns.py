@@ -41,7 +41,7 @@ def gae(
 
 def masked_mean(x: chex.Array, weight: chex.Array) -> chex.Array:
     """The mean of ``x`` where ``weight`` is one; zero where there is nothing to average. Hidden entries cannot leak."""
-    return jnp.where(weight > 0, x * weight, 0.0).sum() / jnp.maximum(weight.sum(), 1.0)
+    return (jnp.where(weight > 0, x, 0.0) * weight).sum() / jnp.maximum(weight.sum(), 1.0)
 
 
 def normalise(x: chex.Array, weight: chex.Array) -> chex.Array:

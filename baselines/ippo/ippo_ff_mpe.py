@@ -27,7 +27,7 @@ import numpy as np
 import optax
 from flax import struct
 
-from envs.base import Env
+from envs.base import Env, UserError
 from envs.wrappers import AgentId, AutoReset, VecState, VecTimeStep
 from shoal import distributions, networks, normalisation
 from shoal.algorithm import Acting, Algorithm, Metrics
@@ -302,8 +302,18 @@ def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) 
     return carry, distributions.to_env(space, action, setup.config.continuous_policy)
 
 
+def check(config: Config, env: Env) -> None:
+    """What no single field can know."""
+    size = config.num_envs * config.rollout_length
+    if size % config.minibatches:
+        raise UserError(f"algo.minibatches={config.minibatches}: must divide num_envs * rollout_length = {size}")
+    if config.network == "cnn" and not env.obs_shape:
+        raise UserError(f"algo.network=cnn: {env.name} has no image observations; use mlp")
+
+
 def make(config: Config, env: Env) -> Algorithm:
     """IPPO on ``env`` as pure functions of one run."""
+    check(config, env)
     env = AgentId(env) if config.agent_id else env
     network = ActorCritic(config, env.obs_shape, distributions.head_size(env.action_space))
     policy_of = networks.policy_of_agent(config.sharing, env.group_ids)

@@ -1,0 +1,62 @@
+"""Shared by all tests: cores as devices, one compilation cache, and the command line as a function."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from shoal.sharding import cores_as_devices
+
+# Small programs that run for milliseconds: compiling them fast is what counts.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+cores_as_devices()
+CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "shoal-test-cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "baselines" / "ippo" / "ippo_ff_mpe.py"
+# A training that compiles and ends in seconds: eight updates of 4 x 8 steps.
+SMALL = [
+    "total_steps=256",
+    "chunks=4",
+    "seeds=2",
+    "algo.num_envs=4",
+    "algo.rollout_length=8",
+    "algo.epochs=2",
+    "algo.minibatches=2",
+    "algo.widths=[8]",
+    "evaluation.episodes=2",
+]
+
+
+@pytest.fixture
+def train(monkeypatch, tmp_path):
+    """``train(*words, dir=...)``: the command line in this process; returns the folder that it leaves behind."""
+    from baselines.ippo import ippo_ff_mpe
+    from shoal.config import main
+
+    def call(*words: str, folder: Path | None = None, small: bool = True) -> Path:
+        folder = folder or tmp_path / f"run_{len(list(tmp_path.iterdir()))}"
+        place = [] if any(word.startswith(("resume=", "-m")) for word in words) else [f"run.dir={folder}"]
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *(SMALL if small else []), *words, *place])
+        main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
+        return folder
+
+    return call
+
+
+@pytest.fixture
+def shell():
+    """``shell(script, *words)``: the command line as a process of its own."""
+
+    def call(script: Path, *words: str, timeout: float = 300, **kwargs) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(script), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **kwargs)
+
+    return call

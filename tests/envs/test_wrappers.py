@@ -1,0 +1,177 @@
+"""Time limits, automatic resets with their pool, episode statistics, agent ids; matrix games."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+import envs
+from envs.base import Discrete, Env, TimeStep
+from envs.wrappers import AgentId, AutoReset, TimeLimit
+
+
+@struct.dataclass
+class CountState:
+    start: jax.Array
+    step: jax.Array
+
+
+class Count(Env):
+    """Observes where it started and how far it is; agent 1 earns twice agent 0's reward; ends by itself at ``end``."""
+
+    def __init__(self, horizon: int = 4, end: int = 1000):
+        self.agents, self.groups = ("a", "b"), ("team", "team")
+        self.obs_sizes, self.state_size, self.action_space = (2, 2), 4, Discrete((3, 3))
+        self.horizon, self.end, self.terminates = horizon, end, end <= horizon
+
+    def reset(self, key):
+        return self._show(CountState(jax.random.uniform(key), jnp.int32(0)), jnp.zeros(2))
+
+    def step(self, key, state, action):
+        return self._show(CountState(state.start, state.step + 1), jnp.array([1.0, 2.0]))
+
+    def _show(self, state, reward):
+        obs = jnp.broadcast_to(jnp.stack([state.start, state.step.astype(jnp.float32)]), (2, 2))
+        terminated = state.step >= self.end
+        mask, alive = jnp.ones((2, 3), bool), jnp.ones(2, bool)
+        return state, TimeStep(obs, obs.reshape(-1), mask, reward, terminated, jnp.bool_(False), alive, {})
+
+
+def roll(vec: AutoReset, steps: int, rollouts: int = 1):
+    """All time steps ``[rollouts * steps, E, ...]`` of a vectorised environment, a fresh pool per rollout."""
+    key = jax.random.PRNGKey(0)
+    state, timestep = vec.reset(key)
+    first, history = timestep, []
+    step = jax.jit(vec.step)
+    for rollout in range(rollouts):
+        pool = vec.fresh(jax.random.fold_in(key, rollout + 1))
+        for _ in range(steps):
+            action = jnp.zeros((vec.num_envs, 2), jnp.int32)
+            state, timestep = step(jax.random.split(key, vec.num_envs), state, action, pool)
+            history.append(timestep)
+    return first, jax.tree.map(lambda *x: np.stack(x), *history)
+
+
+def test_time_limit_truncates_and_never_terminates():
+    _, steps = roll(AutoReset(TimeLimit(Count(horizon=4)), 2, 12), 12)
+    np.testing.assert_array_equal(np.flatnonzero(steps.truncated[:, 0]), [3, 7, 11])
+    assert not steps.terminated.any()
+
+
+def test_an_episode_that_ends_just_at_its_horizon_is_terminated():
+    _, steps = roll(AutoReset(TimeLimit(Count(horizon=4, end=4)), 2, 8), 8)
+    np.testing.assert_array_equal(np.flatnonzero(steps.terminated[:, 0]), [3, 7])
+    assert not steps.truncated.any()
+
+
+def test_auto_reset_keeps_the_true_successor():
+    first, steps = roll(AutoReset(TimeLimit(Count(horizon=4)), 3, 8), 8)
+    np.testing.assert_array_equal(steps.final_obs[3, :, 0, 1], [4, 4, 4])  # the last observation of the episode
+    np.testing.assert_array_equal(steps.final_obs[3, :, 0, 0], first.obs[:, 0, 0])
+    np.testing.assert_array_equal(steps.obs[3, :, 0, 1], [0, 0, 0])  # the first of the next
+    assert (steps.obs[3, :, 0, 0] != first.obs[:, 0, 0]).all()
+    np.testing.assert_array_equal(steps.is_first[:, 0], [False, False, False, True] * 2)
+    np.testing.assert_array_equal(steps.final_obs[0], steps.obs[0])  # inside an episode they are the same
+
+
+@pytest.mark.parametrize(("horizon", "end", "rollout"), [(4, 1000, 8), (5, 1000, 8), (100, 8, 32), (1, 1, 8)])
+def test_every_episode_starts_from_a_state_of_its_own(horizon, end, rollout):
+    vec = AutoReset(TimeLimit(Count(horizon, end)), 4, rollout)
+    first, steps = roll(vec, rollout, rollouts=3)
+    starts = np.concatenate([np.asarray(first.obs[:, 0, 0]), steps.obs[..., 0, 0][steps.is_first]])
+    assert len(np.unique(starts)) == len(starts)
+    assert len(starts) == 4 + 4 * (3 * rollout // min(horizon, end))
+
+
+def test_the_pool_is_much_smaller_than_a_reset_per_step():
+    assert AutoReset(TimeLimit(Count(horizon=25)), 16, 128).pool_size == 6
+    assert AutoReset(TimeLimit(Count(horizon=100, end=50)), 16, 128).pool_size == 16
+
+
+def test_episode_statistics_are_not_multiplied_by_the_agents():
+    _, steps = roll(AutoReset(TimeLimit(Count(horizon=4)), 2, 8), 8)
+    np.testing.assert_array_equal(steps.episode_return[3], [[4, 8], [4, 8]])
+    np.testing.assert_array_equal(steps.episode_length[3], [4, 4])
+    np.testing.assert_array_equal(steps.episode_return[7], [[4, 8], [4, 8]])
+
+
+def test_agent_id_is_appended_to_the_observation():
+    env = AgentId(TimeLimit(Count()))
+    assert env.obs_sizes == (4, 4)
+    assert env.obs_size == 4
+    _, timestep = env.reset(jax.random.PRNGKey(0))
+    np.testing.assert_array_equal(timestep.obs[:, 2:], np.eye(2))
+    _, timestep = env.step(jax.random.PRNGKey(0), env.reset(jax.random.PRNGKey(0))[0], jnp.zeros(2, jnp.int32))
+    np.testing.assert_array_equal(timestep.obs[:, 2:], np.eye(2))
+
+
+def test_registry():
+    envs.register("test/count", Count)
+    env = envs.make("test/count", horizon=7)
+    assert env.horizon == 7
+    assert "test/count" in envs.list()
+    assert envs.list("matrix") == ["matrix/climbing", "matrix/hidden", "matrix/penalty", "matrix/two_step"]
+    for arguments, message in [
+        (("test/cuont", {}), "did you mean test/count"),
+        (("test/count", {"width": 3}), "takes end, horizon"),
+        (("test/count", {"horizon": 0}), "at least 1"),
+        (("test/count", {"continuous": True}), "discrete actions only"),
+    ]:
+        with pytest.raises(envs.UserError, match=message):
+            envs.make(arguments[0], **arguments[1])
+    with pytest.raises(envs.UserError, match="family/task"):
+        envs.register("count", Count)
+
+
+def play(env: Env, *actions):
+    state, timestep = env.reset(jax.random.PRNGKey(3))
+    for action in actions:
+        state, timestep = env.step(jax.random.PRNGKey(0), state, jnp.array(action, jnp.int32))
+    return state, timestep
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "reward"),
+    [
+        ("matrix/climbing", [(0, 0)], 11),
+        ("matrix/climbing", [(0, 1)], -30),
+        ("matrix/climbing", [(2, 2)], 5),
+        ("matrix/penalty", [(0, 2)], -100),
+        ("matrix/penalty", [(2, 2)], 10),
+        ("matrix/two_step", [(0, 0), (1, 0)], 7),
+        ("matrix/two_step", [(1, 0), (1, 1)], 8),
+        ("matrix/two_step", [(1, 1), (0, 1)], 1),
+    ],
+)
+def test_matrix_payoffs(name, actions, reward):
+    _, timestep = play(envs.make(name), *actions)
+    np.testing.assert_array_equal(timestep.reward, [reward, reward])
+    assert timestep.terminated
+    assert not timestep.truncated
+
+
+def test_the_hidden_state_is_seen_by_one_and_told_to_the_other():
+    env = envs.make("matrix/hidden", states=3)
+    state, first = play(env)
+    hidden = int(state.inner.hidden)
+    np.testing.assert_array_equal(first.obs[0, 1:4], np.eye(3)[hidden])
+    np.testing.assert_array_equal(first.obs[1, 1:], np.zeros(6))
+    _, second = play(env, (2, 0))
+    np.testing.assert_array_equal(second.obs[1, 4:], np.eye(3)[2])
+    assert not second.terminated
+    assert play(env, (2, 0), (0, hidden))[1].reward[0] == 1
+    assert play(env, (2, 0), (0, (hidden + 1) % 3))[1].reward[0] == 0
+
+
+@pytest.mark.parametrize("name", envs.list("matrix"))
+def test_matrix_games_scan(name):
+    env = envs.make(name)
+    state, timestep = env.reset(jax.random.PRNGKey(0))
+
+    def step(carry, key):
+        return env.step(key, carry[0], jnp.zeros(2, jnp.int32)), None
+
+    jax.lax.scan(step, (state, timestep), jax.random.split(jax.random.PRNGKey(1), 3))

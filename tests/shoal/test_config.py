@@ -1,0 +1,93 @@
+"""A mistake in the configuration is one clear line before anything compiles."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import SCRIPT
+
+
+@pytest.fixture
+def complaint(monkeypatch, capsys):
+    """``complaint(*words)``: the one line that the command line answers."""
+    from baselines.ippo import ippo_ff_mpe
+    from shoal import runner
+    from shoal.config import main
+
+    def never(*_):
+        raise AssertionError("a bad configuration was compiled")
+
+    monkeypatch.setattr(runner, "compile_programs", never)
+
+    def call(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
+        with pytest.raises(SystemExit) as stop:
+            main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
+        assert stop.value.code == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        lines = printed.err.strip().splitlines()
+        assert len(lines) == 1, printed.err
+        return lines[0]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("algo.num_env=3", "did you mean algo.num_envs?"),
+        ("env=mpe/simple_sprea", "did you mean mpe/simple_spread"),
+        ("algo.num_envs=many", "algo.num_envs=many: must be a whole number"),
+        ("algo.clip_value=maybe", "algo.clip_value=maybe: must be true or false"),
+        ("hypers.lr=fast", "hypers.lr=fast: must be a number"),
+        ("hypers.gamma=1.2", "hypers.gamma=1.2: must be in [0, 1]"),
+        ("hypers.lr=nan", "hypers.lr=nan: must be a finite number"),
+        ("algo.num_envs=0", "algo.num_envs=0: must be at least 1"),
+        ("algo.widths=[64,0]", "algo.widths=0: must be at least 1"),
+        ("algo.minibatches=7", "algo.minibatches=7: must divide"),
+        ("algo.network=cnn", "algo.network=cnn"),
+        ("algo.activation=sine", "must be one of tanh, relu"),
+        ("algo.num_envs=16,64", "need -m"),
+        ("sweep.num_envs=[16,64]", "-m algo.num_envs=a,b"),
+        ("sweep.lr=[a]", "must be a list of numbers"),
+        ("sweep.gamma=[0.9,2]", "sweep.gamma=2: must be in [0, 1]"),
+        ("sweep.mode=diagonal", "must be one of grid, zip, random"),
+        ("logger=printer", "must be one of none, wandb"),
+        ("seeds=0", "seeds=0: must be at least 1"),
+        ("runs_per_batch=0", "runs_per_batch=0: must be at least 1"),
+        ("checkpoint.every=0", "checkpoint.every=0: must be at least 1"),
+        ("resume=nowhere", "no config.yaml there"),
+        ("env.kwargs.wind=3", "mpe/simple_spread takes"),
+        ("env.kwargs.num_agents=0", "num_agents"),
+        ("algo.num_envs=[", "cannot be read"),
+        ("speed=9", "speed: no such setting"),
+    ],
+)
+def test_the_line_names_the_field_and_what_is_allowed(complaint, word, answer):
+    line = complaint(word)
+    assert line.startswith("error: ")
+    assert answer in line
+
+
+numbers = st.one_of(st.integers(-(10**6), 0), st.floats(-1e6, -1e-3), st.just("abc"), st.just("[1,2]"), st.just("null"))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    field=st.sampled_from(["algo.num_envs", "algo.epochs", "hypers.lr", "hypers.gae_lambda", "seeds", "chunks", "total_steps"]),
+    value=numbers,
+)
+def test_bad_values_get_one_line(complaint, field, value):
+    if field in ("hypers.lr", "hypers.gae_lambda") and value == 0:
+        return  # allowed
+    assert field in complaint(f"{field}={value}")
+
+
+def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
+    (tmp_path / "metrics.csv").write_text("run\n")
+    assert f"resume={tmp_path} goes on with it" in complaint(f"run.dir={tmp_path}")

@@ -1,0 +1,58 @@
+"""GAE against a plain loop; masked means against the rows that they leave."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.returns import gae, masked_mean, normalise
+
+
+def plain_gae(reward, value, next_value, terminated, ended, gamma, lam):
+    advantages = np.zeros_like(reward)
+    for index in np.ndindex(reward.shape[1:]):
+        running = 0.0
+        for t in reversed(range(len(reward))):
+            at = (t, *index)
+            bootstrap = 0.0 if terminated[at] else next_value[at]
+            delta = reward[at] + gamma * bootstrap - value[at]
+            running = delta + (0.0 if ended[at] else gamma * lam * running)
+            advantages[at] = running
+    return advantages
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 1))
+def test_gae_equals_a_plain_loop(seed, gamma, lam):
+    rng = np.random.default_rng(seed)
+    shape = (12, 3, 2)
+    reward, value, next_value = rng.normal(size=(3, *shape)).astype(np.float32)
+    terminated = rng.random(shape) < 0.15
+    ended = terminated | (rng.random(shape) < 0.15)  # some only truncated
+    expected = plain_gae(reward, value, next_value, terminated, ended, gamma, lam)
+    np.testing.assert_allclose(
+        gae(reward, value, next_value, terminated, ended, gamma, lam), expected, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_truncation_bootstraps_and_termination_does_not():
+    zeros = np.zeros((2, 1), np.float32)
+    next_value = np.full((2, 1), 10.0, np.float32)
+    ended = np.array([[True], [True]])
+    terminated = np.array([[True], [False]])
+    advantage = gae(zeros, zeros, next_value, terminated, ended, 0.9, 0.95)
+    np.testing.assert_allclose(advantage[:, 0], [0.0, 9.0])
+
+
+def test_masked_mean_never_sees_what_is_hidden():
+    x = np.array([1.0, 2.0, np.nan, np.inf], np.float32)
+    weight = np.array([1.0, 1.0, 0.0, 0.0], np.float32)
+    assert masked_mean(x, weight) == 1.5
+    assert masked_mean(x, np.zeros(4, np.float32)) == 0.0
+
+
+def test_normalise_is_over_living_entries_only():
+    x = np.array([1.0, 3.0, 1e6], np.float32)
+    weight = np.array([1.0, 1.0, 0.0], np.float32)
+    np.testing.assert_allclose(normalise(x, weight)[:2], [-1.0, 1.0], atol=1e-4)

@@ -1,0 +1,277 @@
+"""From a command to a folder: what is left behind, reproducible to the bit, through kills, damage and NaN."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+import envs
+from baselines.ippo import ippo_ff_mpe as ippo
+from envs.base import UserError
+from shoal import checkpoint, policies, report, runner
+from tests.conftest import SCRIPT, SMALL
+
+
+def metrics(folder) -> pd.DataFrame:
+    return pd.read_csv(folder / "metrics.csv")
+
+
+def same_bits(one, other) -> None:
+    """Metrics, evaluations and policies of two folders are the same bytes."""
+    for name in ("metrics.csv", "evaluations.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    first, second = load_file(one / policies.FILE), load_file(other / policies.FILE)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+def test_what_is_left_behind(train, capsys):
+    folder = train("sweep.lr=[1e-3,1e-4]", "env=mpe/simple_tag")
+    table = metrics(folder)
+    assert {"run", "seed", "env_steps", "episode_return", "lr", "loss", "policy_loss", "value_loss"} <= set(table)
+    assert {"episode_return/adversary", "episode_return/agent", "evaluation/episode_return"} <= set(table)
+    assert len(table) == 4 * 4  # a row per run and chunk
+    assert table.groupby("run").env_steps.apply(list).iloc[3] == [64, 128, 192, 256]
+    np.testing.assert_allclose(table[table.run == 2].lr, 1e-4)
+    assert list(table[table.env_steps == 64].seed) == [0, 1, 0, 1]
+    # Returns are means over agents, not sums: simple_tag has three adversaries and one agent.
+    mean = (3 * table["evaluation/episode_return/adversary"] + table["evaluation/episode_return/agent"]) / 4
+    np.testing.assert_allclose(mean, table["evaluation/episode_return"], rtol=1e-4, atol=1e-5)
+
+    document = json.loads((folder / "evaluations.json").read_text())
+    record = document["mpe"]["simple_tag"]
+    assert list(record) == ["ippo lr=0.001", "ippo lr=0.0001"]
+    seed = record["ippo lr=0.001"]["seed_1"]
+    assert list(seed) == ["step_1", "step_2", "step_3", "step_4", "absolute_metrics"]
+    assert seed["step_2"]["step_count"] == 128
+    assert len(seed["step_2"]["mean_episode_return"]) == 2
+    assert len(seed["absolute_metrics"]["mean_episode_return"]) == 20
+
+    assert (folder / "curves.png").stat().st_size > 10_000
+    assert json.loads((folder / "provenance.json").read_text())["runs"] == 4
+    assert checkpoint.chunks(folder / "checkpoints" / "batch_0") == [3, 4]
+    printed = capsys.readouterr().out
+    assert "lr=0.001" in printed
+    assert str(folder) in printed
+
+
+def test_the_same_command_repeats_to_the_bit_and_seeds_differ(train):
+    one, two = train(), train()
+    same_bits(one, two)
+    last = metrics(one).groupby("run").last()
+    assert last.loss[0] != last.loss[1]
+    other = metrics(train("seed=1"))
+    np.testing.assert_array_equal(other[other.run == 0].loss, metrics(one)[metrics(one).run == 1].loss)
+
+
+def test_batches_and_sweeps_do_not_change_a_run(train):
+    together = train("seeds=3", "sweep.lr=[1e-3,3e-4]")
+    batched = train("seeds=3", "sweep.lr=[1e-3,3e-4]", "runs_per_batch=4")
+    one, other = (metrics(f).sort_values(["run", "env_steps"]) for f in (together, batched))
+    np.testing.assert_allclose(one.to_numpy(float), other.to_numpy(float), rtol=1e-4, atol=1e-5)
+    alone = metrics(train("seeds=1", "seed=1", "hypers.lr=3e-4"))
+    inside = one[one.run == 4].drop(columns="lr")
+    np.testing.assert_allclose(inside.to_numpy(float)[:, 1:], alone.to_numpy(float)[:, 1:], rtol=1e-3, atol=1e-4)
+
+
+def test_one_program_is_the_same_training(train):
+    chunked, whole = train(), train("chunks=1")
+    last = metrics(chunked).groupby("run")["evaluation/episode_return"].last()
+    only = metrics(whole).groupby("run")["evaluation/episode_return"].last()
+    np.testing.assert_allclose(last, only, rtol=1e-5)
+
+
+def test_resume_extends_a_finished_training(train):
+    folder = train("hypers.lr_end=1.0")
+    train(f"resume={folder}", small=False)  # nothing to do: still a report
+    assert len(metrics(folder)) == 8
+    train(f"resume={folder}", "total_steps=512", small=False)
+    assert len(metrics(folder)) == 16
+    straight = train("hypers.lr_end=1.0", "total_steps=512", "chunks=8")
+    np.testing.assert_array_equal(metrics(folder).loss, metrics(straight).loss)
+    with pytest.raises(SystemExit):
+        train(f"resume={folder}", "algo.num_envs=8", small=False)
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_training_resumes_to_the_bit(train, tmp_path, kill):
+    words = ["total_steps=4096", "chunks=64", "seeds=3", "runs_per_batch=2", "evaluation.episodes=1"]
+    whole = train(*words)
+    folder = tmp_path / "killed"
+    command = [sys.executable, str(SCRIPT), *SMALL, *words, f"run.dir={folder}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (folder / "metrics.csv").exists():
+        time.sleep(0.05)
+    time.sleep(random.Random(os.getpid()).uniform(0.0, 2.0))
+    process.send_signal(kill)
+    printed = process.communicate(timeout=60)
+    if kill == signal.SIGTERM and process.returncode == 0 and "stopped" in printed[0]:
+        assert f"resume={folder} goes on" in printed[0]
+        assert (folder / "curves.png").exists()
+    train(f"resume={folder}", small=False)
+    same_bits(whole, folder)
+    rows = metrics(folder)
+    assert not rows.duplicated(["run", "env_steps"]).any()
+    assert len(rows) == 3 * 64
+
+
+def test_a_half_written_line_is_cut_off(train):
+    whole = train()
+    folder = train("checkpoint.every=3")
+    for chunk in (4,):
+        import shutil
+
+        shutil.rmtree(folder / "checkpoints" / "batch_0" / str(chunk))
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("0,0,99")
+    train(f"resume={folder}", small=False)
+    same_bits(whole, folder)
+
+
+@pytest.mark.parametrize("harm", ["truncate", "flip", "remove", "manifest"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(train, capsys, harm):
+    whole = train()
+    folder = train()
+    newest = folder / "checkpoints" / "batch_0" / "4"
+    largest = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    if harm == "truncate":
+        largest.write_bytes(content[: len(content) // 2])
+    elif harm == "flip":
+        content[len(content) // 2] ^= 1
+        largest.write_bytes(content)
+    elif harm == "remove":
+        largest.unlink()
+    else:
+        (newest / checkpoint.MANIFEST).write_text("{")
+    train(f"resume={folder}", small=False)
+    assert "is damaged" in capsys.readouterr().err
+    same_bits(whole, folder)
+
+
+def test_a_diverging_run_is_marked_and_its_neighbours_never_notice(train, capsys):
+    calm = train("sweep.lr=[1e-3,1e-3]", "seeds=1")
+    wild = train("sweep.lr=[1e-3,1e38]", "seeds=1")
+    assert "run 1 diverged" in capsys.readouterr().err
+    one, other = metrics(calm), metrics(wild)
+    np.testing.assert_array_equal(one[one.run == 0].drop(columns="lr"), other[other.run == 0].drop(columns="lr"))
+    assert list(other[other.run == 1].diverged) == [1, 1, 1, 1]
+    assert not one.diverged.any()
+    frozen = load_file(wild / policies.FILE)
+    assert all(np.isfinite(array).all() for array in frozen.values())
+
+
+def test_no_chunk_but_the_first_compiles(train, monkeypatch):
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    seen: list[int] = []
+    original = runner.chunk_records
+
+    def spy(*arguments):
+        seen.append(len(compiled))
+        return original(*arguments)
+
+    monkeypatch.setattr(runner, "chunk_records", spy)
+    train("chunks=8")
+    assert len(seen) == 8
+    assert seen[1] == seen[-1]
+
+
+def test_200_runs_start_and_end(train):
+    table = metrics(train("seeds=200", "chunks=2", "total_steps=64"))
+    assert len(table) == 400
+    assert table.loss.nunique() == 400
+
+
+def test_too_little_memory_is_said_before_anything_runs(train, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "available_memory", lambda: 10_000)
+    with pytest.raises(SystemExit):
+        train()
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "runs_per_batch=1" in line
+
+
+def test_loading_executes_no_code(train, tmp_path):
+    folder = train()
+    env = envs.make("mpe/simple_spread")
+    config = ippo.Config(num_envs=4, rollout_length=8, widths=(8,))
+    algorithm = ippo.make(config, env)
+    like = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key, ippo.Hypers())), jax.random.PRNGKey(0))
+    policy = policies.load(folder, like, run=1)
+    stored = load_file(folder / policies.FILE)
+    np.testing.assert_array_equal(policy["params"]["Dense_0"]["kernel"], stored["best/params/Dense_0/kernel"][1])
+
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "boom"),))
+
+    (folder / policies.FILE).write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(UserError, match="cannot be read"):
+        policies.load(folder, like, run=0)
+    newest = folder / "checkpoints" / "batch_0" / "4"
+    for file in [p for p in newest.rglob("*") if p.is_file()]:
+        assert not file.read_bytes().startswith(b"\x80\x04"), f"{file} is a pickle"
+    assert not (tmp_path / "boom").exists()
+
+
+def test_evaluation_is_one_whole_episode_per_environment(train):
+    algorithm = ippo.make(ippo.Config(num_envs=2, rollout_length=8, widths=(8,)), envs.make("mpe/simple_spread"))
+    state = algorithm.init(jax.random.PRNGKey(0), ippo.Hypers())
+    policy = algorithm.policy(state)
+    values = runner.evaluate(algorithm, policy, jax.random.PRNGKey(5), 3, True)
+    np.testing.assert_array_equal(values["episode_length"], [25, 25, 25])
+    reset_key, _ = jax.random.split(jax.random.PRNGKey(5))
+    step, act = jax.jit(algorithm.env.step), jax.jit(algorithm.acting.act, static_argnums=4)
+    for episode, key in enumerate(jax.random.split(reset_key, 3)):
+        env_state, timestep = algorithm.env.reset(key)
+        total = np.zeros(3)
+        while not (timestep.terminated or timestep.truncated):
+            batched = jax.tree.map(lambda x: x[None], timestep)
+            _, action = act(policy, (), batched, key, True)
+            env_state, timestep = step(key, env_state, action[0])
+            total += np.asarray(timestep.reward)
+        np.testing.assert_allclose(values["episode_return"][episode], total.mean(), rtol=1e-4)
+
+
+def test_the_best_parameters_are_kept(train):
+    table = metrics(train("hypers.lr=0.05"))
+    best = table.groupby("run")["evaluation/episode_return"].cummax()
+    np.testing.assert_allclose(table.best_return, best, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["wandb_offline", "tensorboard"])
+def test_loggers(train, name):
+    folder = train(f"logger={name}")
+    pattern = "wandb/offline-run-*/*.wandb" if name == "wandb_offline" else "tensorboard/events*"
+    assert [p for p in folder.glob(pattern) if p.stat().st_size > 500]
+
+
+def test_multirun(train, tmp_path):
+    train("-m", "algo.num_envs=4,8", "env=mpe/simple_spread,mpe/simple_tag", "chunks=1", f"hydra.sweep.dir={tmp_path}")
+    folders = sorted(p.parent.relative_to(tmp_path) for p in tmp_path.rglob("metrics.csv"))
+    assert len(folders) == 4
+
+
+def test_statistics_against_scipy():
+    from scipy import stats
+
+    values = np.random.default_rng(0).normal(size=(11, 3))
+    np.testing.assert_allclose(report.iqm(values), stats.trim_mean(values, 0.25, axis=0))
+    low, high = report.bootstrap(np.random.default_rng(1).normal(size=(400, 1)))
+    width = float(high[0] - low[0])
+    assert 0.15 < width < 0.3  # the IQM of a normal is about as sharp as its mean: 4 sigma / sqrt(400) = 0.2
