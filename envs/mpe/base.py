@@ -1,0 +1,183 @@
+"""What all MPE tasks share: their state, how actions are read, and the step."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from envs.base import ActionSpace, Continuous, Discrete, Env, TimeStep, UserError, size_mask
+from envs.mpe.world import World
+
+HORIZON = 25
+MOVES = 5  # stay, left, right, down, up
+MOVE_PLUS, MOVE_MINUS = np.array([2, 4]), np.array([1, 3])  # the moves that push along +x, +y and along -x, -y
+
+
+@struct.dataclass
+class State:
+    """The world between two steps; ``comm`` and ``goal`` are None in tasks without them."""
+
+    pos: chex.Array  # [A, 2]
+    vel: chex.Array  # [A, 2]
+    landmarks: chex.Array  # [L, 2]
+    comm: chex.Array | None  # [speakers, C] what the speakers said last
+    goal: chex.Array | None  # int32, what the task drew at the reset: an index or several
+
+
+class ParticleEnv(Env):
+    """A task: subclasses describe the world and implement ``observe`` and ``reward``.
+
+    An agent that moves has 5 actions (stay, left, right, down, up; continuous: 5 numbers in [0, 1], of which the
+    second pushes left, the third right, the fourth down and the fifth up). One that speaks chooses a word or, if
+    continuous, sends a vector in [0, 1]; one that does both has ``word * 5 + move``, or the move before the message.
+    """
+
+    terminates = False
+    horizon = HORIZON
+
+    def __init__(
+        self,
+        world: World,
+        agents: list[str],
+        groups: list[str],
+        obs_sizes: list[int],
+        *,
+        continuous: bool,
+        speakers: int = 0,
+        words: int = 0,
+        goals: tuple[int, ...] | None = None,
+        goal_count: int = 1,
+        landmark_spawn: float = 1.0,
+    ):
+        """``speakers``: the first so many agents speak; ``goals``: the shape of ``goal``, each below ``goal_count``.
+
+        Landmarks spawn within ``landmark_spawn`` of the centre, per coordinate; agents within 1.
+        """
+        self.world = world
+        self.agents, self.groups, self.obs_sizes = tuple(agents), tuple(groups), tuple(obs_sizes)
+        self.state_size = self.num_agents * self.obs_size
+        self.speakers, self.words = speakers, words
+        self.goals, self.goal_count, self.landmark_spawn = goals, goal_count, landmark_spawn
+        self.action_space = self._action_space(continuous)
+        self.action_mask = size_mask(self.action_space.sizes)
+
+    def observe(self, state: State) -> chex.Array:
+        """``[A, O]``."""
+        raise NotImplementedError
+
+    def reward(self, state: State) -> chex.Array:
+        """``[A]``, for having come to ``state``."""
+        raise NotImplementedError
+
+    def reset(self, key: chex.PRNGKey) -> tuple[State, TimeStep]:
+        agents, landmarks = self.world.agents, self.world.landmarks
+        num_goals = 0 if self.goals is None else int(np.prod(self.goals))
+        draws = jax.random.uniform(key, (2 * (agents + landmarks) + num_goals,))  # one draw: each costs a kernel
+        pos = 2 * draws[: 2 * agents].reshape(agents, 2) - 1
+        spread = self.landmark_spawn * (2 * draws[2 * agents : 2 * (agents + landmarks)] - 1)
+        goal = None
+        if self.goals is not None:
+            goal = jnp.floor(draws[2 * (agents + landmarks) :] * self.goal_count).astype(jnp.int32).reshape(self.goals)
+        comm = jnp.zeros((self.speakers, self.words)) if self.speakers else None
+        state = State(pos, jnp.zeros((agents, 2)), spread.reshape(landmarks, 2), comm, goal)
+        return state, self._timestep(state, jnp.zeros(agents))
+
+    def step(self, key: chex.PRNGKey, state: State, action: chex.Array) -> tuple[State, TimeStep]:
+        thrust, comm = self.read_action(action)
+        pos, vel = state.pos, state.vel
+        if np.any(self.world.movable):
+            pos, vel = self.world.move(pos, vel, state.landmarks, self.thrust(key, state, thrust))
+        state = State(pos, vel, state.landmarks, comm, state.goal)
+        return state, self._timestep(state, self.reward(state))
+
+    def thrust(self, key: chex.PRNGKey, state: State, thrust: chex.Array) -> chex.Array:
+        """``[A, 2]``: the agents' own force; a task whose agents do not all obey replaces some of it."""
+        return thrust
+
+    def read_action(self, action: chex.Array) -> tuple[chex.Array, chex.Array | None]:
+        """The force that the agents want ``[A, 2]`` and what the speakers say ``[speakers, C]``."""
+        both = self.speakers and self.world.movable[0]  # speakers are alike: all of them move, or none
+        comm = None
+        if isinstance(self.action_space, Discrete):
+            move = action[:, None] % MOVES if both else action[:, None]
+            push = (move == MOVE_PLUS).astype(jnp.float32) - (move == MOVE_MINUS).astype(jnp.float32)
+            if self.speakers:
+                word = action[: self.speakers] // MOVES if both else action[: self.speakers]
+                comm = (word[:, None] == np.arange(self.words)).astype(jnp.float32)
+        else:
+            push = action[:, 2:5:2] - action[:, 1:4:2]
+            if self.speakers:
+                comm = action[: self.speakers, MOVES:] if both else action[: self.speakers, : self.words]
+        return push * (self.world.accel * self.world.movable)[:, None], comm
+
+    def restore(self, pos: Any, vel: Any = None, comm: Any = None, goal: Any = None) -> State:
+        """The state with these positions ``[A + L, 2]``, agents first, at rest and silent unless said otherwise.
+
+        ``vel`` is ``[A, 2]`` or ``[A + L, 2]``, ``comm`` has a row per speaker or per agent.
+        """
+        agents = self.world.agents
+        pos = jnp.asarray(pos, jnp.float32)
+        vel = jnp.zeros((agents, 2)) if vel is None else jnp.asarray(vel, jnp.float32)[:agents]
+        if self.speakers:
+            silence = jnp.zeros((self.speakers, self.words))
+            comm = silence if comm is None else jnp.asarray(comm, jnp.float32)[: self.speakers]
+        if self.goals is not None:
+            if goal is None:
+                raise UserError(f"restore(goal=None): {type(self).__name__} has a goal, of shape {self.goals}")
+            goal = jnp.asarray(goal, jnp.int32).reshape(self.goals)
+        return State(
+            pos[:agents], vel, pos[agents:], comm if self.speakers else None, None if self.goals is None else goal
+        )
+
+    def _timestep(self, state: State, reward: chex.Array) -> TimeStep:
+        obs = self.observe(state)
+        return TimeStep(
+            obs=obs,
+            state=obs.reshape(-1),  # MPE has no global state of its own
+            action_mask=jnp.asarray(self.action_mask),
+            reward=reward,
+            terminated=jnp.bool_(False),
+            truncated=jnp.bool_(False),
+            alive=jnp.ones(self.num_agents, bool),
+            info={},
+        )
+
+    def _action_space(self, continuous: bool) -> ActionSpace:
+        speaks = np.arange(self.num_agents) < self.speakers
+        sizes = []
+        for moves, talks in zip(self.world.movable, speaks, strict=True):
+            parts = [MOVES] * bool(moves) + [self.words] * bool(talks)
+            sizes.append(sum(parts) if continuous else int(np.prod(parts)))
+        return Continuous.box(tuple(sizes), 0.0, 1.0) if continuous else Discrete(tuple(sizes))
+
+
+def check_count(name: str, value: Any, least: int) -> int:
+    """``value`` if it is a whole number of at least ``least``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise UserError(f"env.kwargs.{name}={value!r}: must be a whole number, at least {least}")
+    return int(value)
+
+
+def check_ratio(name: str, value: Any) -> float:
+    """``value`` if it is in [0, 1]."""
+    if isinstance(value, str | bool) or not 0 <= value <= 1:
+        raise UserError(f"env.kwargs.{name}={value!r}: must be in [0, 1]")
+    return float(value)
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """``value`` if it is one of ``allowed``."""
+    if value not in allowed:
+        raise UserError(f"env.kwargs.{name}={value!r}: must be {' or '.join(map(repr, allowed))}")
+    return value
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """``name_0``, ``name_1``, ..."""
+    return [f"{name}_{i}" for i in range(count)]

@@ -1,0 +1,45 @@
+"""simple_reference: two agents that each know where the *other* must go, and tell each other."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from envs.mpe.base import ParticleEnv, check_ratio, numbered
+from envs.mpe.world import World, distance, pick
+
+AGENTS, LANDMARKS, WORDS = 2, 3, 10
+
+
+class SimpleReference(ParticleEnv):
+    """``goal[i]`` is the landmark that agent ``i`` must reach; its partner sees the landmark's colour.
+
+    The local reward of an agent is minus the distance of its *partner* to the partner's goal; the shared one is the
+    mean of both, and ``local_ratio`` weighs them.
+    """
+
+    name = "mpe/simple_reference"
+
+    def __init__(self, local_ratio: float = 0.5, continuous: bool = False):
+        self.local_ratio = check_ratio("local_ratio", local_ratio)
+        super().__init__(
+            World(AGENTS, LANDMARKS, radius=np.full(AGENTS + LANDMARKS, 0.05)),
+            agents=numbered("agent", AGENTS),
+            groups=["team"] * AGENTS,
+            obs_sizes=[2 + 2 * LANDMARKS + 3 + WORDS] * AGENTS,
+            continuous=continuous,
+            speakers=AGENTS,
+            words=WORDS,
+            goals=(AGENTS,),
+            goal_count=LANDMARKS,
+        )
+
+    def observe(self, state):
+        to_landmarks = (state.landmarks - state.pos[:, None]).reshape(AGENTS, -1)
+        partner_colour = jnp.where(state.goal[::-1, None] == np.arange(LANDMARKS), 0.75, 0.25)
+        return jnp.concatenate([state.vel, to_landmarks, partner_colour, state.comm[::-1]], axis=1)
+
+    def reward(self, state):
+        to_goal = distance(state.pos, pick(state.landmarks, state.goal))  # [A]
+        shared = (to_goal[0] + to_goal[1]) / 2
+        return -self.local_ratio * to_goal[::-1] - (1 - self.local_ratio) * shared
