@@ -32,9 +32,10 @@ class Silent:
 def summary(rows: Rows, runs: int) -> dict[str, float]:
     """``mean/<metric>`` over runs, ``best/episode_return``, and ``run_<i>/<metric>`` of the first ``runs`` ones."""
     names = [name for name in rows[0] if name not in NOT_METRICS]
-    with np.errstate(all="ignore"):
-        values = {f"mean/{name}": float(np.nanmean([row[name] for row in rows])) for name in names}
-    values["best/episode_return"] = float(np.nanmax([row["episode_return"] for row in rows]))
+    finite = {name: [row[name] for row in rows if np.isfinite(row[name])] for name in names}
+    values = {f"mean/{name}": float(np.mean(column)) for name, column in finite.items() if column}
+    if finite["episode_return"]:
+        values["best/episode_return"] = float(np.max(finite["episode_return"]))
     for row in rows if len(rows) > 1 else []:
         if row["run"] < runs:
             values |= {f"run_{row['run']}/{name}": float(row[name]) for name in names}

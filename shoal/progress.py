@@ -74,10 +74,11 @@ def show_table(rows: list[list[str]], title: str) -> None:
     """The closing table, on standard output."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+        console = Console(width=160)
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for position, header in enumerate(rows[0]):
         table.add_column(header, justify="left" if position == 0 else "right", no_wrap=True)
     for row in rows[1:]:
         table.add_row(*row)
+    console.print(title, highlight=False)
     console.print(table)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from shoal.sharding import cores_as_devices
-
-# Small programs that run for milliseconds: compiling them fast is what counts.
+# All of this before JAX is imported. Small programs run for milliseconds: compiling them fast is what counts.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
-cores_as_devices()
-CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "shoal-test-cache"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "shoal-test-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("WANDB_MODE", "offline")
 
+from shoal.sharding import cores_as_devices  # noqa: E402
+
+cores_as_devices()
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "baselines" / "ippo" / "ippo_ff_mpe.py"
 # A training that compiles and ends in seconds: eight updates of 4 x 8 steps.
