@@ -1,6 +1,7 @@
 """Environments behind one protocol (see ``envs.base``)."""
 
 from envs import jaxmarl as _jaxmarl
+from envs import matrix as _matrix
 from envs import mpe as _mpe
 from envs.base import Continuous, Discrete, Env, TimeStep, UserError
 from envs.registry import list_envs as list
@@ -9,4 +10,5 @@ from envs.registry import make, register
 __all__ = ["Continuous", "Discrete", "Env", "TimeStep", "UserError", "list", "make", "register"]
 
 _jaxmarl.register_all()
+_matrix.register_all()
 _mpe.register_all()
