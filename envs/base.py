@@ -20,8 +20,7 @@ class UserError(ValueError):
     """A mistake in what the user asked for: shown as one line, without a stack trace."""
 
 
-@struct.dataclass
-class TimeStep:
+class TimeStep(struct.PyTreeNode):
     """What one environment shows after a reset or a step.
 
     ``terminated`` and ``truncated`` are never mixed: ``terminated`` says that the future holds no more reward,
@@ -52,7 +51,7 @@ class Discrete:
 
 @dataclass(frozen=True, eq=False)
 class Continuous:
-    """A vector per agent inside ``[low, high]``; agent ``i`` has ``sizes[i]`` dimensions. Actions are ``[A, N] float32``."""
+    """A vector per agent in ``[low, high]``; agent ``i`` has ``sizes[i]`` dimensions. Actions: ``[A, N] float32``."""
 
     sizes: tuple[int, ...]
     low: np.ndarray  # [A, N]

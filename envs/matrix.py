@@ -4,7 +4,7 @@
 |---|---|
 | ``matrix/climbing`` | the best joint action (11) lies beside the worst (-30): independent greedy play settles for 5 |
 | ``matrix/penalty`` | two best joint actions (10); playing half of each costs ``penalty`` |
-| ``matrix/two_step`` | agent 0's first action chooses the game (Rashid et al. 2018): 8 needs a non-linear mixing, 7 does not |
+| ``matrix/two_step`` | agent 0's first action chooses the game (Rashid et al. 2018): 8 needs non-linear mixing |
 | ``matrix/hidden`` | agent 0 alone sees the hidden state; its first action is all that agent 1 hears of it |
 """
 
@@ -22,8 +22,7 @@ from envs.registry import register
 CLIMBING = ((11.0, -30.0, 0.0), (-30.0, 7.0, 6.0), (0.0, 0.0, 5.0))
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     step: chex.Array  # [] int32
     hidden: chex.Array  # [] int32: which game is played, or what is to be told
     heard: chex.Array  # [] int32: agent 0's last action

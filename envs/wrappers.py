@@ -32,14 +32,13 @@ class Wrapper(Env):
         return self.env.step(key, state, action)
 
 
-@struct.dataclass
-class TimeLimitState:
+class TimeLimitState(struct.PyTreeNode):
     inner: EnvState
     step: chex.Array  # [] int32, steps since the reset
 
 
 class TimeLimit(Wrapper):
-    """Truncates an episode after ``horizon`` steps; an episode that ends by itself just then is terminated, not truncated."""
+    """Truncates an episode after ``horizon`` steps; one that ends by itself just then is terminated, not truncated."""
 
     def reset(self, key):
         inner, timestep = self.env.reset(key)
@@ -71,7 +70,6 @@ class AgentId(Wrapper):
         return timestep.replace(obs=jnp.concatenate([timestep.obs, jnp.eye(self.num_agents)], axis=-1))
 
 
-@struct.dataclass
 class VecTimeStep(TimeStep):
     """A :class:`TimeStep` of ``E`` environments that reset themselves.
 
@@ -93,8 +91,7 @@ class VecTimeStep(TimeStep):
         return self.terminated | self.truncated
 
 
-@struct.dataclass
-class VecState:
+class VecState(struct.PyTreeNode):
     inner: EnvState  # [E, ...]
     resets: chex.Array  # [E] int32: how many states of the pool an environment has used
     episode_return: chex.Array  # [E, A]

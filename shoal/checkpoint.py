@@ -98,7 +98,10 @@ def restore(folder: Path, like: Any) -> tuple[int, Any] | None:
     for chunk in reversed(chunks(folder)):
         reason = damage(folder / str(chunk))
         if reason is not None:
-            print(f"warning: checkpoint {folder / str(chunk)} is damaged ({reason}); trying the one before", file=sys.stderr)
+            print(
+                f"warning: checkpoint {folder / str(chunk)} is damaged ({reason}); trying the one before",
+                file=sys.stderr,
+            )
             continue
         template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
         with ocp.PyTreeCheckpointer() as checkpointer:

@@ -23,6 +23,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -165,9 +166,9 @@ def validate_fields(prefix: str, node: Any, schema: type) -> None:
 
 def build(node: DictConfig, prefix: str, schema: type) -> Any:
     """The dataclass ``schema`` from its part of the composed configuration, validated."""
-    values = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(values, dict)
-    values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    container = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(container, dict)
+    values = {str(name): tuple(v) if isinstance(v, list) else v for name, v in container.items()}
     validate_fields(prefix, values, schema)
     return schema(**values)
 
@@ -181,7 +182,7 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
             continue
         value = cfg[field.name]
         if isinstance(value, DictConfig):
-            validate_fields(f"{field.name}.", value, type(field.default_factory()))  # type: ignore[misc]
+            validate_fields(f"{field.name}.", value, type(field.default_factory()))  # type: ignore[operator, misc]
         else:
             validate("", value, field)
     sweep = cfg.sweep
@@ -196,8 +197,8 @@ def _compose(recipe: str, overrides: list[str], search_dir: str) -> DictConfig:
 def _known_keys(node: Any, prefix: str = "") -> set[str]:
     keys = set()
     if isinstance(node, DictConfig):
-        for name in node:
-            keys |= {prefix + str(name)} | _known_keys(node._get_node(name), f"{prefix}{name}.")
+        for name in map(str, node):
+            keys |= {prefix + name} | _known_keys(node._get_node(name), f"{prefix}{name}.")
     return keys
 
 
@@ -249,7 +250,9 @@ def _check_key(key: str, known: set[str], hypers_type: type) -> None:
     siblings = sorted(k for k in known if k.rpartition(".")[0] == parent) or sorted(k for k in known if "." not in k)
     close = difflib.get_close_matches(key, known, n=1) or [k for k in sorted(known) if k.endswith(f".{leaf}")][:1]
     hint = f"did you mean {close[0]}? " if close else ""
-    raise UserError(f"{key}: no such setting; {hint}{parent or 'top level'} has {', '.join(s.split('.')[-1] for s in siblings)}")
+    raise UserError(
+        f"{key}: no such setting; {hint}{parent or 'top level'} has {', '.join(s.split('.')[-1] for s in siblings)}"
+    )
 
 
 def _check_groups(words: list[str]) -> None:
@@ -302,7 +305,7 @@ def main(make: Callable, config_type: type, hypers_type: type, recipe: str) -> N
 
     def job(cfg: DictConfig) -> None:
         try:
-            multirun = HydraConfig.get().mode is not None and HydraConfig.get().mode.name == "MULTIRUN"
+            multirun = HydraConfig.get().mode == RunMode.MULTIRUN
             folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
             overrides = list(HydraConfig.get().overrides.task)
             runner.run(make, config_type, hypers_type, cfg, folder, overrides)

@@ -72,7 +72,9 @@ def head_size(space: ActionSpace) -> int:
     return space.size if isinstance(space, Discrete) else 2 * space.size
 
 
-def policy(space: ActionSpace, outputs: chex.Array, mask: chex.Array, kind: str = "tanh_normal") -> Categorical | Normal:
+def policy(
+    space: ActionSpace, outputs: chex.Array, mask: chex.Array, kind: str = "tanh_normal"
+) -> Categorical | Normal:
     """The distribution that the head's ``outputs [..., A, H]`` describe."""
     if isinstance(space, Discrete):
         return Categorical(outputs, mask)

@@ -1,4 +1,4 @@
-"""Where metrics go beside the files: wandb, wandb offline, tensorboard. All of it happens on the host, between chunks."""
+"""Where metrics go beside the files: wandb, wandb offline, tensorboard; on the host, between chunks."""
 
 from __future__ import annotations
 
@@ -49,11 +49,16 @@ class Wandb:
         except ImportError as error:
             raise UserError("logger=wandb: the package wandb is not installed; pip install wandb") from error
         os.environ.setdefault("WANDB_SILENT", "true")
-        mode = "offline" if offline else "online"
         try:
             # One wandb run per folder: a resumed training goes on in the same one.
             self.run = wandb.init(
-                project=project, dir=folder, name=folder.name, id=folder.name, resume="allow", config=dict(config), mode=mode
+                project=project,
+                dir=folder,
+                name=folder.name,
+                id=folder.name,
+                resume="allow",
+                config=dict(config),
+                mode="offline" if offline else "online",
             )
         except (wandb.Error, OSError) as error:
             line = str(error).splitlines()[0]

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 
-@struct.dataclass
-class Stats:
+class Stats(struct.PyTreeNode):
     mean: chex.Array  # [O]
     variance: chex.Array  # [O]
     count: chex.Array  # [] float32

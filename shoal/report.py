@@ -21,7 +21,9 @@ def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
     return np.take(values, np.arange(cut, count - cut), axis=axis).mean(axis=axis)
 
 
-def bootstrap(values: np.ndarray, draws: int = 1000, level: float = 0.95, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap(
+    values: np.ndarray, draws: int = 1000, level: float = 0.95, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     """A percentile-bootstrap confidence interval of the IQM over the first axis (seeds) of ``values [S, ...]``."""
     rng = np.random.default_rng(seed)
     index = rng.integers(0, len(values), (draws, len(values)))
@@ -92,9 +94,11 @@ def _ranking(returns: np.ndarray, runs: Runs) -> list[int]:
     return sorted(range(len(runs.points)), key=score, reverse=True)
 
 
-def closing_table(evaluations: Sequence[dict[str, Any]], runs: Runs, diverged: np.ndarray, most: int = 12) -> list[list[str]]:
+def closing_table(
+    evaluations: Sequence[dict[str, Any]], runs: Runs, diverged: np.ndarray, most: int = 12
+) -> list[list[str]]:
     """Rows of ``point, seeds, first, last (95 % interval), best run, absolute``; best first, under a header."""
-    steps, returns = curves(evaluations, runs)
+    _, returns = curves(evaluations, runs)
     absolute = np.full(len(runs), np.nan)
     for entry in evaluations:
         if "absolute" in entry:

@@ -41,12 +41,11 @@ EVALUATION_STREAM = 0x65766C  # folded into a run's key: evaluation never shares
 ABSOLUTE_STREAM = 0x616273
 FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "algo.total_steps")  # when resuming
 # The first states are computed once: there is nothing to gain from optimising that program.
-RUN_ONCE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "distrax", "jaxmarl", "brax", "orbax-checkpoint", "numpy", "shoal")
 
 
-@struct.dataclass
-class RunState:
+class RunState(struct.PyTreeNode):
     """One run between two chunks."""
 
     train: TrainState
@@ -147,7 +146,9 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     return Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
 
 
-def run(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path | None, overrides: list[str]) -> Path:
+def run(
+    make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path | None, overrides: list[str]
+) -> Path:
     """Train what ``cfg`` says; the folder that it leaves behind is returned.
 
     ``folder`` replaces ``run.dir`` (Hydra's multirun names its own); ``overrides`` are the command line's words,
@@ -205,7 +206,7 @@ def enable_compilation_cache() -> None:
 
 
 class Stop:
-    """Ctrl-C and SIGTERM end the training after the chunk under way, with a checkpoint; a second one ends it at once."""
+    """Ctrl-C and SIGTERM end the training after the chunk under way, with a checkpoint; a second one at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -243,7 +244,12 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
 
     def chunk(state: RunState, hypers: Hypers):
         return train_chunk(
-            plan.algorithm, state, hypers, plan.updates_per_chunk, settings.evaluation.episodes, settings.evaluation.greedy
+            plan.algorithm,
+            state,
+            hypers,
+            plan.updates_per_chunk,
+            settings.evaluation.episodes,
+            settings.evaluation.greedy,
         )
 
     display.compiling("the first states")
@@ -265,7 +271,9 @@ def check_memory(program: Any, runs: int) -> None:
     sizes = program.memory_analysis()
     if sizes is None:
         return
-    needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
+    needed = (
+        sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
+    )
     available = available_memory()
     if available is not None and needed > available:
         fit = max(1, int(runs * available / needed * 0.9))
@@ -316,7 +324,9 @@ def train(plan: Plan) -> None:
     report.draw(plan.folder / "curves.png", evaluations, runs, f"{algorithm} on {settings.env.name}")
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
     provenance(plan, programs.seconds, speed, time.perf_counter() - begin)
-    title = f"{algorithm} on {settings.env.name}: return of {settings.evaluation.episodes} greedy episodes, IQM over seeds"
+    title = (
+        f"{algorithm} on {settings.env.name}: return of {settings.evaluation.episodes} greedy episodes, IQM over seeds"
+    )
     show_table(report.closing_table(evaluations, runs, diverged), title)
     speed_text = f", {human(speed.steps / speed.seconds)} steps/s" if speed.seconds else ""
     print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
@@ -333,7 +343,14 @@ class Speed:
 
 
 def train_batch(
-    plan: Plan, programs: Programs, batch: int, records: Records, logger: Any, display: Display, speed: Speed, stop: Stop
+    plan: Plan,
+    programs: Programs,
+    batch: int,
+    records: Records,
+    logger: Any,
+    display: Display,
+    speed: Speed,
+    stop: Stop,
 ) -> RunState:
     """One batch of runs from its newest checkpoint, or from the start, to its end."""
     runs = plan.batch_runs(batch)
@@ -373,7 +390,9 @@ def train_batch(
         known_diverged = np.asarray(state.diverged)
         if newly.any():
             names = ", ".join(str(run) for run in runs[newly])
-            display.line(f"warning: run {names} diverged (NaN) before step {human(env_steps)}; frozen, the others go on")
+            display.line(
+                f"warning: run {names} diverged (NaN) before step {human(env_steps)}; frozen, the others go on"
+            )
         if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stop.asked:
             checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep)
         if stop.asked:
@@ -407,7 +426,9 @@ def chunk_records(
 
 def evaluation_entry(batch: int, runs: np.ndarray, env_steps: int, episodes: Metrics) -> dict[str, Any]:
     """The episodes of one evaluation as plain numbers, ``[runs][episodes]`` per metric."""
-    values = {name: np.asarray(value)[: len(runs)].astype(np.float64).round(5).tolist() for name, value in episodes.items()}
+    values = {
+        name: np.asarray(value)[: len(runs)].astype(np.float64).round(5).tolist() for name, value in episodes.items()
+    }
     return {"batch": batch, "env_steps": env_steps, "runs": runs.tolist(), "metrics": values}
 
 
@@ -425,7 +446,9 @@ def absolute_metric(plan: Plan, batch: int, state: RunState, records: Records, d
     program = jax.jit(sharding.over_runs(play, plan.width))
     episodes = jax.device_get(program(state.best_policy, state.evaluation_key))
     env_steps = plan.steps_per_chunk * plan.chunks
-    records.append_evaluation({"absolute": True, **evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)})
+    records.append_evaluation(
+        {"absolute": True, **evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)}
+    )
 
 
 def provenance(plan: Plan, compile_seconds: float, speed: Speed, seconds: float) -> None:

@@ -31,9 +31,7 @@ def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
     index = scramble(jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), (count, size)))
     if rows * columns != size:
         outside = lambda x: x >= size  # noqa: E731
-        index = jax.lax.while_loop(
-            lambda x: outside(x).any(), lambda x: jnp.where(outside(x), scramble(x), x), index
-        )
+        index = jax.lax.while_loop(lambda x: outside(x).any(), lambda x: jnp.where(outside(x), scramble(x), x), index)
     return index.astype(jnp.int32)
 
 

@@ -59,8 +59,7 @@ class Config:
     clip_value: bool = setting(True)  # clip the value's change as the policy's
 
 
-@struct.dataclass
-class Hypers:
+class Hypers(struct.PyTreeNode):
     """Numbers that may differ between the runs of one compiled program."""
 
     lr: float = hyper(2.5e-4, low=0.0)  # Adam's step size at the start
@@ -90,8 +89,7 @@ class ActorCritic(nn.Module):
         return outputs, value.squeeze(-1)
 
 
-@struct.dataclass
-class Transition:
+class Transition(struct.PyTreeNode):
     """One step of every environment, as the rollout sees it."""
 
     obs: chex.Array  # [E, A, O]
@@ -102,8 +100,7 @@ class Transition:
     next: VecTimeStep  # [E, ...] what came of it
 
 
-@struct.dataclass
-class Batch:
+class Batch(struct.PyTreeNode):
     """What a minibatch holds of an environment step."""
 
     obs: chex.Array  # [B, A, O]
@@ -116,8 +113,7 @@ class Batch:
     weight: chex.Array  # [B, A] one for agents that acted
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
     params: Any  # [P, ...]
     opt_state: optax.OptState
     obs_stats: normalisation.Stats  # [O]
@@ -152,7 +148,7 @@ class Setup:
 
 
 def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
-    """Adam with clipped gradients, on all parameters as one vector; rebuilt from traced numbers, only its state is carried."""
+    """Adam with clipped gradients, all parameters as one vector; rebuilt from traced numbers, its state is carried."""
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
@@ -196,7 +192,7 @@ def rollout(state: TrainState, key: chex.PRNGKey, setup: Setup) -> tuple[TrainSt
 
 
 def successor_values(state: TrainState, transitions: Transition, value: chex.Array, setup: Setup) -> chex.Array:
-    """``[T, E, A]``: the value of each step's true successor; final observations are valued only where one is needed."""
+    """``[T, E, A]``: the value of each step's true successor; final observations are valued only where needed."""
     _, last_value = setup.apply(state.params, state.obs_stats, state.timestep.obs)
     next_value = jnp.concatenate([value[1:], last_value[None]])
     truncated = transitions.next.truncated  # [T, E]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import lru_cache
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def setup_of(config: ippo.Config, env) -> ippo.Setup:
     return ippo.make(config, env).update.keywords["setup"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def two_updates(config: ippo.Config, name: str = "mpe/simple_spread", **kwargs):
     """State and metrics of a seed after two updates."""
     algorithm = ippo.make(config, envs.make(name, **kwargs))
@@ -143,13 +143,13 @@ def test_every_option_does_something(option):
     assert not same
 
 
-@pytest.mark.parametrize(
-    "name", [field.name for field in dataclasses.fields(ippo.Hypers)]
-)
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ippo.Hypers)])
 def test_every_hyperparameter_does_something(name):
     algorithm = ippo.make(SMALL, envs.make("mpe/simple_spread"))
     hypers = ippo.Hypers(ent_coef=0.1)
-    changed = {"ent_coef_end": 0.0, "lr_end": 1.0, "max_grad_norm": 0.01, "clip_eps": 1e-4}.get(name, getattr(hypers, name) / 2)
+    changed = {"ent_coef_end": 0.0, "lr_end": 1.0, "max_grad_norm": 0.01, "clip_eps": 1e-4}.get(
+        name, getattr(hypers, name) / 2
+    )
     both = jax.tree.map(lambda a, b: jnp.array([a, b], jnp.float32), hypers, hypers.replace(**{name: changed}))
     state, _ = _vmapped(algorithm)(both)
     assert any(not np.array_equal(leaf[0], leaf[1]) for leaf in jax.tree.leaves(state.params))

@@ -79,7 +79,9 @@ numbers = st.one_of(st.integers(-(10**6), 0), st.floats(-1e6, -1e-3), st.just("a
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    field=st.sampled_from(["algo.num_envs", "algo.epochs", "hypers.lr", "hypers.gae_lambda", "seeds", "chunks", "total_steps"]),
+    field=st.sampled_from(
+        ["algo.num_envs", "algo.epochs", "hypers.lr", "hypers.gae_lambda", "seeds", "chunks", "total_steps"]
+    ),
     value=numbers,
 )
 def test_bad_values_get_one_line(complaint, field, value):

@@ -77,7 +77,9 @@ def test_cnn_reads_the_image_and_what_stands_behind_it():
         assert not np.allclose(out, module.apply(params, x.at[..., position].add(1.0)))
 
 
-@pytest.mark.parametrize(("sharing", "expected"), [("shared", [0, 0, 0]), ("group", [0, 0, 1]), ("independent", [0, 1, 2])])
+@pytest.mark.parametrize(
+    ("sharing", "expected"), [("shared", [0, 0, 0]), ("group", [0, 0, 1]), ("independent", [0, 1, 2])]
+)
 def test_each_agent_learns_its_own_parameters_only(sharing, expected):
     policy_of = networks.policy_of_agent(sharing, np.array([0, 0, 1]))
     np.testing.assert_array_equal(policy_of, expected)

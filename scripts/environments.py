@@ -1,0 +1,83 @@
+"""The table of environments in docs/environments.md: ``python scripts/environments.py > docs/environments.md``."""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+
+import envs
+
+HEAD = """# Environments
+
+Made by `python scripts/environments.py`; a range covers all tasks of a family.
+
+| family | tasks | agents | observation | actions | global state | horizon | ends early | teams |
+|---|---|---|---|---|---|---|---|---|"""
+
+NOTES = """
+## Conventions
+
+- `envs.make(name, horizon=..., continuous=..., **kwargs)`; on the command line `env=name env.kwargs.horizon=50`.
+- Episodes are truncated by our own time limit after `horizon` steps; the environments' own are switched off. jaxmarl's
+  MPE and SMAX test theirs before counting, so that its episodes last 26 and 101 steps; here they last 25 and 100.
+- Returns are means over agents. `jaxmarl_mpe/*` are the jaxmarl package's own MPE classes behind the adapter, kept for
+  comparison; `mpe/*` are ours, equal to them and to PettingZoo's `mpe2` on recorded steps.
+- Environments with both kinds of action are discrete unless `continuous=true`.
+
+## jaxmarl 0.2 behind the adapter: what to know
+
+- **MABrax**: jaxmarl's index tables overrun brax's current observations (humanoid up to 375 of 244) and JAX clamps the
+  index silently. Treat humanoid results with suspicion; for halfcheetah
+  `env.kwargs.exclude_current_positions_from_observation=false` makes the table fit.
+- **FACMAC**: the prey is scripted; only the predators are agents.
+- **JaxNav**: a robot at its goal stays alive (it can still be crashed into) unless `evaporating=true`.
+- **Coin game, STORM**: the end of an inner round is neither termination nor truncation.
+- **Hanabi** has no limit of its own: the horizon is a bound above the longest legal game.
+- **Overcooked**: `env.kwargs.reward_shaping=c` adds `c` times the shaped reward; `info["shaped_reward"]` reports it.
+- Left out: continuous SMAX, SMAX against learned enemies, Robotarium (its package is not on the registry).
+"""
+
+
+def span(values: list) -> str:
+    """``3``, or ``1-6`` where tasks differ."""
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+def actions(made: list) -> str:
+    kinds = {type(env.action_space).__name__ for env in made}
+    parts = []
+    for kind in sorted(kinds, reverse=True):
+        sizes = [env.action_space.size for env in made if type(env.action_space).__name__ == kind]
+        parts.append(f"{kind.lower()} {span(sizes)}")
+    return ", ".join(parts)
+
+
+def row(family: str, names: list[str]) -> str:
+    made = [envs.make(name) for name in names]
+    tasks = [name.split("/")[1] for name in names]
+    shown = ", ".join(f"`{task}`" for task in tasks[:30]) + (", ..." if len(tasks) > 30 else "")
+    cells = [
+        f"`{family}/`",
+        shown,
+        span([env.num_agents for env in made]),
+        span([env.obs_size for env in made]) + (" (image)" if made[0].obs_shape else ""),
+        actions(made),
+        span([env.state_size for env in made]),
+        span([env.horizon for env in made]),
+        "yes" if any(env.terminates for env in made) else "no",
+        span([len(env.group_names) for env in made]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    print(HEAD)
+    for family, names in groupby(envs.list(), lambda name: name.split("/")[0]):
+        print(row(family, list(names)))
+        print(family, file=sys.stderr)
+    print(NOTES, end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Every command of the README runs, as written, at a small size."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT, SMALL
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line for line in BLOCKS[0].splitlines() if line.startswith("python")]
+SMALLER = [word for word in SMALL if not word.startswith(("total_steps", "seeds", "algo.num_envs"))]
+
+
+def small(command: str) -> list[str]:
+    """The command's own words, with sizes cut down where it does not set them itself, and where it does."""
+    words = shlex.split(command, comments=True)[1:]
+    sizes = {"total_steps": "256", "seeds": "2", "algo.num_envs": "4", "sweep.num": "3"}
+    given = {word.split("=")[0]: word for word in words}
+    kept = []
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "algo.num_envs" and "," in value:
+            kept.append("algo.num_envs=4,8")
+        elif name in sizes:
+            kept.append(f"{name}={512 if value == '2e6' else sizes[name]}")
+        else:
+            kept.append(word)
+    if "resume" in given:
+        return kept
+    return [
+        *kept[:1],
+        *SMALLER,
+        *(f"{n}={v}" for n, v in sizes.items() if n not in given and n != "sweep.num"),
+        *kept[1:],
+    ]
+
+
+def run(words: list[str], folder) -> str:
+    environment = os.environ | {"WANDB_MODE": "offline"}
+    result = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An empty folder from which the commands find the project as from its root."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "baselines").symlink_to(ROOT / "baselines")
+    return folder
+
+
+def test_the_readme_shows_what_the_issue_names():
+    assert len(COMMANDS) >= 10
+    assert "pip install -e . -c constraints.txt && python baselines/ippo/ippo_ff_mpe.py" in README
+    assert 'pip install -e ".[test]" -c constraints.txt && pytest' in README
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[c.split("ippo_ff_mpe.py")[1].strip()[:40] for c in COMMANDS])
+def test_commands(command, folder):
+    if "resume=" in command and not (folder / "runs" / "mine").exists():
+        run(small(next(c for c in COMMANDS if "run.dir=runs/mine" in c)), folder)
+    assert "absolute" in run(small(command), folder)
+
+
+def test_copy_and_edit(tmp_path):
+    """A copied file with another loss works from any folder, and the change matters."""
+    source = (ROOT / "baselines" / "ippo" / "ippo_ff_mpe.py").read_text()
+    edited = source.replace("total = policy_loss + ", "total = 0.5 * policy_loss + ")
+    assert edited != source
+    (tmp_path / "plain.py").write_text(source)
+    (tmp_path / "my_idea.py").write_text(edited)
+    for name in ("plain", "my_idea"):
+        run([f"{tmp_path}/{name}.py", *SMALL, "env=mpe/simple_tag", "hypers.lr=0.01", f"run.dir={name}"], tmp_path)
+    one, other = ((tmp_path / name / "metrics.csv").read_text() for name in ("plain", "my_idea"))
+    assert one.splitlines()[0] == other.splitlines()[0]
+    assert one != other
+    recipe = (ROOT / "config" / "ippo_ff_mpe.yaml").read_text().replace("_self_", "_self_\nseed: 5", 1)
+    (tmp_path / "my_idea.yaml").write_text(recipe)
+    run([f"{tmp_path}/my_idea.py", *SMALL, "run.dir=own"], tmp_path)
+    assert "seed: 5" in (tmp_path / "own" / "config.yaml").read_text()
+
+
+def test_notebook_snippet():
+    snippet = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0].replace(
+        "total_steps=1e5", "total_steps=2048, num_envs=4"
+    )
+    names: dict = {}
+    exec(snippet, names)  # the README's own lines
+    assert names["metrics"]["episode_return"].shape == (4, 4)
