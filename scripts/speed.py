@@ -1,0 +1,417 @@
+"""How fast Shoal is, and against what: jaxmarl's environment, JaxMARL's IPPO, the matrix products alone.
+
+    python scripts/speed.py                                  a few minutes on two cores
+    python scripts/speed.py --runs 1,10,1000 --json speed.json
+    python scripts/speed.py --only train,matmul --quick
+
+Every figure is the best of several calls of a program that was compiled before; programs that are compared take
+turns, so that whatever else the machine does hits all of them alike. Training goes through the runner's own chunk
+(one evaluation episode in it), spread over the cores as the runner does it. The reference does one run as
+``jit(train)``, several as ``jit(vmap(train))``, as JaxMARL's users do. The persistent compilation cache is off.
+
+Shapes: R runs, T time, E environments, A agents, O observation, N actions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import envs
+from baselines.ippo import ippo_ff_mpe as ippo
+from envs.base import Discrete, Env, UserError
+from envs.wrappers import AutoReset
+from shoal import networks, runner, sharding, sweep
+from shoal.progress import human, show_table
+from shoal.shuffle import permutations
+
+PARTS = ("env", "train", "reference", "matmul")
+ENV_SIZES = (16, 1024)
+REFERENCE_RUNS = 10  # the most that the reference is asked for: its vmapped activations grow with the runs
+BUSY = 0.7  # a load above this is not ours
+
+Figures = dict[str, Any]
+
+
+@dataclass
+class Program:
+    """A compiled function with its arguments; one that ``carries`` gets its first result back, donated."""
+
+    name: str
+    compiled: Any
+    arguments: list[Any]
+    steps: int  # environment steps of one call
+    carries: bool
+    lower_seconds: float
+    compile_seconds: float
+    seconds: float = np.inf  # of the best call
+    cores: float = 0.0  # busy during it, on average
+    calls: int = 0
+    result: Any = None
+
+    def call(self) -> None:
+        """Once more; the best call counts."""
+        tick, cpu = time.perf_counter(), time.process_time()
+        self.result = jax.block_until_ready(self.compiled(*self.arguments))
+        seconds, cpu = time.perf_counter() - tick, time.process_time() - cpu
+        self.calls += 1
+        if self.carries:
+            self.arguments[0] = self.result[0]
+        if seconds < self.seconds:
+            self.seconds, self.cores = seconds, cpu / seconds
+
+    @property
+    def speed(self) -> float:
+        """Environment steps per second."""
+        return self.steps / self.seconds
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the program itself needs."""
+        sizes = self.compiled.memory_analysis()
+        if sizes is None:
+            return 0
+        inside = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+        return inside + sizes.temp_size_in_bytes
+
+
+def prepare(name: str, function: Callable, *arguments: Any, steps: int = 0, carries: bool = False) -> Program:
+    """Lower and compile ``function`` for ``arguments``."""
+    begin = time.perf_counter()
+    lowered = jax.jit(function, donate_argnums=(0,) if carries else ()).lower(*arguments)
+    middle = time.perf_counter()
+    compiled = lowered.compile()
+    return Program(name, compiled, list(arguments), steps, carries, middle - begin, time.perf_counter() - middle)
+
+
+def race(programs: list[Program], repetitions: int) -> None:
+    """Call the programs in turns; the first turn warms up and does not count."""
+    for turn in range(repetitions + 1):
+        for program in programs:
+            program.call()
+            if turn == 0:
+                program.seconds = np.inf
+
+
+def random_actions(env: Env, shape: tuple[int, ...]) -> chex.Array:
+    """``shape + [A]`` or ``shape + [A, N]``."""
+    space, key = env.action_space, jax.random.PRNGKey(1)
+    if isinstance(space, Discrete):
+        return jax.random.randint(key, (*shape, env.num_agents), 0, np.array(space.sizes))
+    return jax.random.uniform(key, (*shape, env.num_agents, space.size), minval=space.low, maxval=space.high)
+
+
+def stepping(name: str, env: Env, num_envs: int, length: int, rollouts: int) -> Program:
+    """Random play through :class:`AutoReset`, with a pool of first states for each rollout as in training."""
+    vec = AutoReset(env, num_envs, length)
+    actions, keys = random_actions(env, (length, num_envs)), jax.random.split(jax.random.PRNGKey(2), (length, num_envs))
+
+    def rollout(carry, actions, keys):
+        key, pool_key = jax.random.split(carry[1])
+        pool = vec.fresh(pool_key)
+
+        def step(state, inputs):
+            state, timestep = vec.step(inputs[1], state, inputs[0], pool)
+            return state, timestep.obs.sum() + timestep.reward.sum()  # without a use XLA would not compute them
+
+        state, sums = jax.lax.scan(step, carry[0], (actions, keys))
+        return (state, key), sums.sum()
+
+    first = jax.jit(lambda key: (vec.reset(key)[0], key))(jax.random.PRNGKey(0))
+    play = partial(repeat, rollout, rollouts)
+    return prepare(name, play, first, actions, keys, steps=num_envs * length * rollouts, carries=True)
+
+
+def jaxmarl_stepping(name: str, num_envs: int, length: int, rollouts: int) -> Program:
+    """The same with jaxmarl's own ``step``, which resets by itself."""
+    import jaxmarl
+
+    env = jaxmarl.make(name)
+    keys = jax.random.split(jax.random.PRNGKey(2), (length, num_envs))
+    spaces = [env.action_space(agent) for agent in env.agents]
+    sample = [jax.jit(jax.vmap(jax.vmap(space.sample)))(keys) for space in spaces]
+    actions = dict(zip(env.agents, sample, strict=True))  # {agent: [T, E]}
+
+    def rollout(state, actions, keys):
+        def step(state, inputs):
+            obs, state, reward, _, _ = jax.vmap(env.step)(inputs[1], state, inputs[0])
+            return state, sum(leaf.sum() for leaf in jax.tree.leaves((obs, reward)))
+
+        state, sums = jax.lax.scan(step, state, (actions, keys))
+        return state, sums.sum()
+
+    first = jax.jit(jax.vmap(env.reset))(keys[0])[1]
+    play = partial(repeat, rollout, rollouts)
+    return prepare("jaxmarl's step", play, first, actions, keys, steps=num_envs * length * rollouts, carries=True)
+
+
+def repeat(function: Callable, times: int, carry: Any, *arguments: Any) -> tuple[Any, Any]:
+    """``function(carry, *arguments) -> carry, result`` a few times in one program."""
+    return jax.lax.scan(lambda c, _: function(c, *arguments), carry, length=times)
+
+
+def training(config: ippo.Config, env: Env, runs: int, updates: int) -> Program:
+    """IPPO as the runner trains it: its chunk, its start, its way over devices."""
+    algorithm, width = ippo.make(config, env), sharding.padded(runs)
+    selected = sweep.expand(ippo.Hypers(), {}, width).select(np.arange(width))
+    keys, hypers = sharding.put(selected, width)
+    start = jax.jit(sharding.over_runs(partial(runner.start, algorithm), width)).lower(keys, hypers)
+    state = start.compile(runner.RUN_ONCE)(keys, hypers)
+
+    def chunk(state, hypers):
+        return runner.train_chunk(algorithm, state, hypers, updates, episodes=1, greedy=True)
+
+    steps = runs * updates * algorithm.steps_per_update
+    return prepare("shoal", sharding.over_runs(chunk, width), state, hypers, steps=steps, carries=True)
+
+
+def reference(config: ippo.Config, name: str, runs: int, updates: int) -> Program:
+    """The same recipe in JaxMARL's manner."""
+    import reference_ippo
+
+    shared = ("total_steps", "num_envs", "rollout_length", "epochs", "minibatches")
+    sizes = {field: getattr(config, field) for field in shared}
+    init, update = reference_ippo.make(reference_ippo.Config(env=name, width=config.widths[0], **sizes))
+    keys = jax.random.split(jax.random.PRNGKey(0), runs)
+    state = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
+
+    def chunk(state):
+        return jax.lax.scan(update, state, length=updates)
+
+    if runs == 1:
+        state = jax.tree.map(lambda x: x[0], state)
+    steps = runs * updates * config.num_envs * config.rollout_length
+    return prepare("reference", chunk if runs == 1 else jax.vmap(chunk), state, steps=steps, carries=True)
+
+
+def layers(config: ippo.Config, env: Env) -> list[list[tuple[int, int]]]:
+    """The shapes of all kernels: actor's, then critic's."""
+    widths = (env.obs_size, *config.widths)
+    torso = list(pairwise(widths))
+    return [[*torso, (widths[-1], size)] for size in (ippo.distributions.head_size(env.action_space), 1)]
+
+
+def product_flops(config: ippo.Config, env: Env) -> float:
+    """Of one update's matrix products: acting, valuing, and three products per layer (two in the first) to learn."""
+    rows = config.num_envs * config.rollout_length * env.num_agents
+    actor, critic = ([2 * rows * a * b for a, b in shapes] for shapes in layers(config, env))
+    learning = sum(3 * sum(flops) - flops[0] for flops in (actor, critic))
+    return sum(actor) + sum(critic) + config.epochs * learning
+
+
+def products(name: str, matmul: Callable, config: ippo.Config, env: Env, runs: int, updates: int) -> Program:
+    """Nothing but the matrix products of ``updates`` updates, one after the other, spread as training is."""
+    key, num_envs = jax.random.PRNGKey(0), config.num_envs
+    obs = jax.random.normal(key, (config.rollout_length, num_envs * env.num_agents, env.obs_size))  # [T, E A, O]
+    minibatches = obs.reshape(config.minibatches, -1, env.obs_size)
+
+    def gradient_step(kernels, x):
+        outputs, pull = jax.vjp(lambda kernels: [reduce(matmul, torso, x) for torso in kernels], kernels)
+        return jax.tree.map(lambda k, g: k - 1e-9 * g, kernels, pull(outputs)[0]), None
+
+    def update(kernels, obs, minibatches):
+        acted = jax.lax.map(lambda x: reduce(matmul, kernels[0], x).sum(), obs).sum()
+        valued = reduce(matmul, kernels[1], obs.reshape(-1, env.obs_size)).sum()
+        epoch = partial(jax.lax.scan, gradient_step)
+        kernels, _ = jax.lax.scan(lambda k, _: epoch(k, minibatches), kernels, length=config.epochs)
+        return kernels, acted + valued
+
+    width = sharding.padded(runs)
+    kernels = [[jnp.full((width, a, b), 1.0 / a) for a, b in shapes] for shapes in layers(config, env)]
+    data = [sharding.put(jnp.broadcast_to(x, (width, *x.shape)), width) for x in (obs, minibatches)]
+    steps = runs * updates * num_envs * config.rollout_length
+    together = sharding.over_runs(partial(repeat, update, updates), width)
+    return prepare(name, together, sharding.put(kernels, width), *data, steps=steps, carries=True)
+
+
+def measure_env(name: str, peer: str | None, sizes: tuple[int, ...], length: int, repetitions: int) -> list[Figures]:
+    """Environment steps per second of random play, ours and jaxmarl's."""
+    figures = []
+    for num_envs in sizes:
+        count = max(1, 8 * repetitions * sizes[0] // num_envs)  # rollouts in a call
+        programs = [stepping(name, envs.make(name), num_envs, length, count)]
+        if peer is not None:
+            adapted = f"jaxmarl_{name}"
+            programs.append(stepping(adapted, envs.make(adapted), num_envs, length, count))
+            programs.append(jaxmarl_stepping(peer, num_envs, length, count))
+        race(programs, repetitions)
+        best = programs[0].speed
+        figures += [{"envs": num_envs, "name": p.name, "speed": p.speed, "ours": best / p.speed} for p in programs]
+    rows = [[f["name"], str(f["envs"]), human(f["speed"]), f"{f['ours']:.2f}x"] for f in figures]
+    show_table([["random play", "envs", "steps/s", "ours / this"], *rows], "Environment alone, one device")
+    return figures
+
+
+def measure_training(
+    config: ippo.Config, env: Env, peer: str | None, runs: int, updates: int, repetitions: int, only: list[str]
+) -> list[Figures]:
+    """Training, the reference and the matrix products of ``runs`` runs, in turns."""
+    programs = [training(config, env, runs, updates)] if "train" in only else []
+    alike = len(set(env.obs_sizes)) == len(set(env.action_space.sizes)) == 1  # all that the reference knows
+    if "reference" in only and peer is not None and alike and runs <= REFERENCE_RUNS:
+        programs.append(reference(config, peer, runs, updates))
+    if "matmul" in only:
+        programs.append(products("products", jnp.matmul, config, env, runs, updates))
+        programs.append(products("products, transposed", networks.matmul, config, env, runs, updates))
+    race(programs, repetitions)
+    flops_per_step = product_flops(config, env) / (config.num_envs * config.rollout_length)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return [
+        {
+            "name": p.name,
+            "runs": runs,
+            "speed": p.speed,
+            "ms_per_update": 1e3 * p.seconds / updates / runs,
+            "product_gflops": 1e-9 * flops_per_step * p.speed,
+            "cores": p.cores,
+            "lower_seconds": p.lower_seconds,
+            "compile_seconds": p.compile_seconds,
+            "program_bytes": p.memory,
+            "process_peak_bytes": peak,
+            "updates": updates * p.calls,
+            "episode_return": None if p.name.startswith("products") else float(p.result[1]["episode_return"].mean()),
+        }
+        for p in programs
+    ]
+
+
+def show_training(figures: list[Figures]) -> None:
+    """The tables of :func:`measure_training`."""
+    rows = [["whole updates", "runs", "steps/s", "ms/update/run", "GFLOP/s", "cores busy", "return", "after updates"]]
+    for f in figures:
+        row = [f["name"], str(f["runs"]), human(f["speed"]), f"{f['ms_per_update']:.2f}", f"{f['product_gflops']:.1f}"]
+        learnt = ["", ""] if f["episode_return"] is None else [f"{f['episode_return']:.2f}", str(f["updates"])]
+        rows.append([*row, f"{f['cores']:.2f}", *learnt])
+    show_table(rows, "IPPO; GFLOP/s of its matrix products; mean return per agent")
+    rows = [["cost of a program", "runs", "lowering s", "compiling s", "its memory", "process peak so far"]]
+    for f in figures:
+        memory = [f"{human(f[name])}B" for name in ("program_bytes", "process_peak_bytes")]
+        rows.append([f["name"], str(f["runs"]), f"{f['lower_seconds']:.2f}", f"{f['compile_seconds']:.2f}", *memory])
+    show_table(rows, "Before the first update, nothing cached")
+
+
+def measure_breakdown(config: ippo.Config, env: Env, repetitions: int) -> Figures:
+    """Milliseconds of the parts of one update of one run, each a program of its own."""
+    algorithm, hypers, key = ippo.make(config, env), ippo.Hypers(), jax.random.PRNGKey(1)
+    setup = algorithm.update.keywords["setup"]
+
+    def rollout(state, key):
+        state, transitions = ippo.rollout(state, key, setup)
+        return state, transitions.replace(next=transitions.next.replace(state=None, final_state=None))  # unused by IPPO
+
+    state = jax.jit(algorithm.init)(key, hypers)
+    acting = prepare("rollout: environment and policy", rollout, state, key)
+    acting.call()
+    make_batch = partial(ippo.make_batch, hypers=hypers, setup=setup)
+    batching = prepare("batch: values and advantages", make_batch, *acting.result)
+    batching.call()
+    learn = partial(ippo.learn, hypers=hypers, setup=setup)
+    learning = prepare("learning", learn, acting.result[0], batching.result, key)
+    size = config.num_envs * config.rollout_length
+    shuffle = prepare("  shuffle", lambda key: permutations(key, config.epochs, size), key)
+    alone = stepping("  environment alone", env, config.num_envs, config.rollout_length, 1)
+    parts = [prepare("update", algorithm.update, state, hypers), acting, alone, batching, learning, shuffle]
+    race(parts, repetitions)
+    rows = [[p.name, f"{1e3 * p.seconds:.3f}", f"{100 * p.seconds / parts[0].seconds:.0f} %"] for p in parts]
+    show_table([["part (indented: of the one above)", "ms", "of the update"], *rows], "One update of one run, by parts")
+    figures = {p.name.strip(): 1e3 * p.seconds for p in parts}
+    costs = [(p.compiled.cost_analysis() or {}).get("flops") for p in (learning, shuffle)]
+    if None not in costs:  # XLA counts the body of a loop once: one gradient step
+        figures["xla_learning_flops"] = flops = (costs[0] - costs[1]) * config.epochs * config.minibatches
+        print(f"FLOP of one update: {human(product_flops(config, env))} in matrix products, those of acting included;")
+        print(f"in all that its gradient steps do, XLA counts {human(flops)}")
+    return figures
+
+
+def peer_name(env: str) -> str | None:
+    """jaxmarl's name of an MPE task; None for other families."""
+    family, _, task = env.partition("/")
+    if family != "mpe":
+        return None
+    envs.make(f"jaxmarl_{env}")  # imports jaxmarl without its greetings
+    import jaxmarl  # not above: it looks for devices when imported
+
+    return next(name for name in jaxmarl.registered_envs if name.rpartition("_v")[0] == f"MPE_{task}")
+
+
+def verdict(figures: list[Figures]) -> list[str]:
+    """What the table of trainings comes to: the share of the products' speed, then the ratio to the reference."""
+    shares, ratios = [], []
+    for runs in dict.fromkeys(f["runs"] for f in figures):
+        speed = {f["name"]: f["speed"] for f in figures if f["runs"] == runs}
+        bound = max((s for name, s in speed.items() if name.startswith("products")), default=None)
+        who = f"{runs} run{'s' * (runs > 1)}"
+        if "shoal" in speed and bound:
+            shares.append(f"{100 * speed['shoal'] / bound:.0f} % for {who} ({human(bound)} steps/s)")
+        if "shoal" in speed and "reference" in speed:
+            ratios.append(f"{who} {speed['shoal'] / speed['reference']:.2f}x as fast as the reference")
+    lines = [f"training's share of what its matrix products alone allow: {', '.join(shares)}"] if shares else []
+    return lines + ([f"verdict: shoal trains {', '.join(ratios)}"] if ratios else [])
+
+
+def numbers(text: str) -> list[int]:
+    """``1,10`` as numbers."""
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="mpe/simple_spread")
+    parser.add_argument("--runs", type=numbers, default="1,10", help="numbers of runs, comma-separated")
+    parser.add_argument("--updates", type=int, help="in one timed call, 50 by default; fewer for more than 10 runs")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--quick", action="store_true", help="few repetitions of short calls: rough figures")
+    parser.add_argument("--json", type=Path, help="store the figures here")
+    options = parser.parse_args()
+    only = options.only.split(",")
+    if not set(only) <= set(PARTS):
+        parser.error(f"--only {options.only}: must be some of {','.join(PARTS)}")
+    repetitions, updates = (1, options.updates or 2) if options.quick else (5, options.updates or 50)
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    sharding.cores_as_devices()
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(f"the machine is busy (load {load:.1f}): all figures are too low")
+    config, env = ippo.Config(), envs.make(options.env)
+    peer = peer_name(options.env) if {"env", "reference"} & set(only) else None
+    devices = [str(device) for device in jax.devices()]
+    figures: Figures = {"env": options.env, "load": load, "devices": devices, "jax": jax.__version__}
+    if "env" in only:
+        sizes = ENV_SIZES[: 1 if options.quick else None]
+        figures["random_play"] = measure_env(options.env, peer, sizes, config.rollout_length, repetitions)
+    trainings: list[Figures] = []
+    if set(only) - {"env"}:
+        for runs in options.runs:
+            count = max(1, updates * 10 // max(10, runs))
+            trainings += measure_training(config, env, peer, runs, count, repetitions, only)
+        show_training(trainings)
+    if "train" in only:
+        figures["breakdown_ms"] = measure_breakdown(config, env, 2 if options.quick else 50)
+    lines = verdict(trainings)
+    figures |= {"trainings": trainings, "product_flops_per_update": product_flops(config, env), "verdict": lines}
+    print(*lines, sep="\n")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
