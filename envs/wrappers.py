@@ -134,8 +134,8 @@ class AutoReset:
 
     def fresh(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:
         """The pool of one rollout: ``[K, E, ...]`` first states and time steps."""
-        keys = jax.random.split(key, (self.pool_size, self.num_envs))
-        return jax.vmap(jax.vmap(self.env.reset))(keys)
+        pool = jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size * self.num_envs))
+        return jax.tree.map(lambda x: x.reshape(self.pool_size, self.num_envs, *x.shape[1:]), pool)
 
     def step(
         self, keys: chex.PRNGKey, state: VecState, action: chex.Array, pool: tuple[EnvState, TimeStep]

@@ -32,7 +32,7 @@ def orthogonal(scale: float = 1.0) -> Callable[..., chex.Array]:
 
     def init(key: chex.PRNGKey, shape: Sequence[int], dtype: Any = jnp.float32) -> chex.Array:
         rows, columns = int(np.prod(shape[:-1])), shape[-1]
-        tall = jax.random.normal(key, (max(rows, columns), min(rows, columns)), jnp.float32)
+        tall = jax.random.normal(key, (rows * columns,)).reshape(max(rows, columns), min(rows, columns))
         # Dividing by a bound of the largest singular value brings all of them into (0, 1], where it converges.
         bound = jnp.sqrt(jnp.abs(tall.T @ tall).sum(axis=0).max())
         identity = jnp.eye(tall.shape[1])

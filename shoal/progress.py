@@ -77,7 +77,8 @@ def show_table(rows: list[list[str]], title: str) -> None:
         console = Console(width=160)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, header in enumerate(rows[0]):
-        table.add_column(header, justify="left" if position == 0 else "right", no_wrap=True)
+        width = None if position == 0 else max(len(row[position]) for row in rows)  # figures are never cut off
+        table.add_column(header, justify="left" if position == 0 else "right", no_wrap=True, min_width=width)
     for row in rows[1:]:
         table.add_row(*row)
     console.print(title, highlight=False)

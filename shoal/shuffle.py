@@ -19,7 +19,7 @@ def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
     inside, which is again a bijection.
     """
     rows, columns = _grid(size)
-    seeds = jax.random.bits(key, (ROUNDS, 2, count, 1))
+    seeds = jax.random.bits(key, (ROUNDS * 2 * count,)).reshape(ROUNDS, 2, count, 1)
 
     def scramble(index: chex.Array) -> chex.Array:
         left, right = index // columns, index % columns

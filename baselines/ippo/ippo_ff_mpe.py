@@ -173,7 +173,7 @@ def rollout(state: TrainState, key: chex.PRNGKey, setup: Setup) -> tuple[TrainSt
     steps, num_envs = setup.config.rollout_length, setup.config.num_envs
     noise_key, pool_key, step_key = jax.random.split(key, 3)
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = jax.random.split(step_key, (steps, num_envs))
+    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
