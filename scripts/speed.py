@@ -89,12 +89,14 @@ class Program:
         return inside + sizes.temp_size_in_bytes
 
 
-def prepare(name: str, function: Callable, *arguments: Any, steps: int = 0, carries: bool = False) -> Program:
+def prepare(
+    name: str, function: Callable, *arguments: Any, steps: int = 0, carries: bool = False, options: Any = None
+) -> Program:
     """Lower and compile ``function`` for ``arguments``."""
     begin = time.perf_counter()
     lowered = jax.jit(function, donate_argnums=(0,) if carries else ()).lower(*arguments)
     middle = time.perf_counter()
-    compiled = lowered.compile()
+    compiled = lowered.compile(options)
     return Program(name, compiled, list(arguments), steps, carries, middle - begin, time.perf_counter() - middle)
 
 
@@ -176,7 +178,8 @@ def training(config: ippo.Config, env: Env, runs: int, updates: int) -> Program:
         return runner.train_chunk(algorithm, state, hypers, updates, episodes=1, greedy=True)
 
     steps = runs * updates * algorithm.steps_per_update
-    return prepare("shoal", sharding.over_runs(chunk, width), state, hypers, steps=steps, carries=True)
+    program = sharding.over_runs(chunk, width)
+    return prepare("shoal", program, state, hypers, steps=steps, carries=True, options=runner.RUN_LONG)
 
 
 def reference(config: ippo.Config, name: str, runs: int, updates: int) -> Program:
@@ -310,7 +313,7 @@ def measure_breakdown(config: ippo.Config, env: Env, repetitions: int) -> Figure
     setup = algorithm.update.keywords["setup"]
 
     def rollout(state, key):
-        state, transitions = ippo.rollout(state, key, setup)
+        state, transitions = ippo.rollout(state, jax.random.split(key, 3), setup)
         return state, transitions.replace(next=transitions.next.replace(state=None, final_state=None))  # unused by IPPO
 
     state = jax.jit(algorithm.init)(key, hypers)

@@ -13,11 +13,17 @@ from shoal.metrics import of_episodes
 ABSOLUTE = 10  # the absolute metric plays so many times the episodes of an evaluation
 
 
-def evaluate(algorithm: Algorithm, policy: Params, key: chex.PRNGKey, episodes: int, greedy: bool) -> Metrics:
-    """One value per episode, ``[episodes]``, of every metric; each environment plays exactly one episode."""
+def evaluate(
+    algorithm: Algorithm, policy: Params, key: chex.PRNGKey, episodes: int, greedy: bool
+) -> tuple[chex.PRNGKey, Metrics]:
+    """The next key, and one value per episode, ``[episodes]``, of every metric.
+
+    Each environment plays exactly one episode.
+    """
     env, acting = algorithm.env, algorithm.acting
-    reset_key, loop_key = jax.random.split(key)
-    state, timestep = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
+    keys = jax.random.split(key, 1 + episodes + env.horizon)  # one draw: each costs a quarter second to compile
+    key, reset_keys, step_keys = keys[0], keys[1 : episodes + 1], keys[episodes + 1 :]
+    state, timestep = jax.vmap(env.reset)(reset_keys)
     running = jnp.ones(episodes, bool)
     returns = jnp.zeros_like(timestep.reward)
     length = jnp.zeros(episodes, jnp.int32)
@@ -35,6 +41,6 @@ def evaluate(algorithm: Algorithm, policy: Params, key: chex.PRNGKey, episodes: 
         return (state, timestep, memory, running, returns, length), None
 
     carry = (state, timestep, acting.initial_carry(episodes), running, returns, length)
-    carry, _ = jax.lax.scan(step, carry, jax.random.split(loop_key, env.horizon))
+    carry, _ = jax.lax.scan(step, carry, step_keys)
     _, timestep, _, _, returns, length = carry
-    return of_episodes(returns, length, timestep.info, env)
+    return key, of_episodes(returns, length, timestep.info, env)

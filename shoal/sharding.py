@@ -43,6 +43,12 @@ def put(tree: Any, runs: int) -> Any:
     return jax.device_put(tree, NamedSharding(run_mesh(runs), P("runs")))
 
 
+def shapes(tree: Any, runs: int) -> Any:
+    """What :func:`put` would make of a tree of arrays, without the arrays."""
+    spread = NamedSharding(run_mesh(runs), P("runs"))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), tree)
+
+
 def over_runs(function: Callable, runs: int) -> Callable:
     """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result."""
     if jax.default_backend() == "cpu":

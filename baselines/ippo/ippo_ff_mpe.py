@@ -15,6 +15,7 @@ Shapes: T time, E environments, A agents, O observation, N actions, P policies, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -168,10 +169,10 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     )
 
 
-def rollout(state: TrainState, key: chex.PRNGKey, setup: Setup) -> tuple[TrainState, Transition]:
-    """``T`` steps of every environment; all random numbers are drawn before the loop."""
+def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tuple[TrainState, Transition]:
+    """``T`` steps of every environment; all random numbers are drawn before the loop, from three ``keys``."""
     steps, num_envs = setup.config.rollout_length, setup.config.num_envs
-    noise_key, pool_key, step_key = jax.random.split(key, 3)
+    noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
     step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
@@ -279,8 +280,8 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout, then learning from it."""
-    key, rollout_key, shuffle_key = jax.random.split(state.key, 3)
-    state, transitions = rollout(state, rollout_key, setup)
+    key, shuffle_key, *rollout_keys = jax.random.split(state.key, 5)
+    state, transitions = rollout(state, rollout_keys, setup)
     batch = make_batch(state, transitions, hypers, setup)
     state, metrics = learn(state, batch, shuffle_key, hypers, setup)
     if setup.config.normalise_obs:

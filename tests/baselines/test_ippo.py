@@ -40,7 +40,7 @@ def run_updates(algorithm, hypers, updates: int = 2, seed: int = 0):
 def batch_of(config: ippo.Config, env):
     setup = setup_of(config, env)
     state = ippo.init(jax.random.PRNGKey(0), ippo.Hypers(), setup)
-    state, transitions = ippo.rollout(state, jax.random.PRNGKey(1), setup)
+    state, transitions = ippo.rollout(state, jax.random.split(jax.random.PRNGKey(1), 3), setup)
     return setup, state, transitions, ippo.make_batch(state, transitions, ippo.Hypers(), setup)
 
 

@@ -231,11 +231,11 @@ def test_evaluation_is_one_whole_episode_per_environment(train):
     algorithm = ippo.make(ippo.Config(num_envs=2, rollout_length=8, widths=(8,)), envs.make("mpe/simple_spread"))
     state = algorithm.init(jax.random.PRNGKey(0), ippo.Hypers())
     policy = algorithm.policy(state)
-    values = runner.evaluate(algorithm, policy, jax.random.PRNGKey(5), 3, True)
+    next_key, values = runner.evaluate(algorithm, policy, jax.random.PRNGKey(5), 3, True)
+    assert not np.array_equal(next_key, jax.random.PRNGKey(5))
     np.testing.assert_array_equal(values["episode_length"], [25, 25, 25])
-    reset_key, _ = jax.random.split(jax.random.PRNGKey(5))
     step, act = jax.jit(algorithm.env.step), jax.jit(algorithm.acting.act, static_argnums=4)
-    for episode, key in enumerate(jax.random.split(reset_key, 3)):
+    for episode, key in enumerate(jax.random.split(jax.random.PRNGKey(5), 1 + 3 + 25)[1:4]):
         env_state, timestep = algorithm.env.reset(key)
         total = np.zeros(3)
         while not (timestep.terminated or timestep.truncated):
