@@ -82,8 +82,8 @@ class VecTimeStep(TimeStep):
     final_obs: chex.Array  # [E, A, O]
     final_state: chex.Array  # [E, S]
     final_alive: chex.Array  # [E, A]
-    episode_return: chex.Array  # [E, A] sum of rewards of the step's episode so far
-    episode_length: chex.Array  # [E] int32
+    episode_return: chex.Array | None = None  # [E, A] sum of rewards of the step's episode so far: EpisodeStats
+    episode_length: chex.Array | None = None  # [E] int32
 
     @property
     def ended(self) -> chex.Array:
@@ -94,12 +94,10 @@ class VecTimeStep(TimeStep):
 class VecState(struct.PyTreeNode):
     inner: EnvState  # [E, ...]
     resets: chex.Array  # [E] int32: how many states of the pool an environment has used
-    episode_return: chex.Array  # [E, A]
-    episode_length: chex.Array  # [E]
 
 
 class AutoReset:
-    """``E`` environments that start a new episode by themselves, and count the episodes' returns.
+    """``E`` environments that start a new episode by themselves.
 
     A reset can cost as much as a step, so it is not computed at every step. ``fresh`` draws a pool of first states
     for one rollout, ``K`` per environment and each from a key of its own; an environment that ends an episode takes
@@ -119,16 +117,13 @@ class AutoReset:
     def reset(self, key: chex.PRNGKey) -> tuple[VecState, VecTimeStep]:
         """The first states of ``E`` episodes."""
         inner, first = jax.vmap(self.env.reset)(jax.random.split(key, self.num_envs))
-        zero_return, zero_length = jnp.zeros_like(first.reward), jnp.zeros(self.num_envs, jnp.int32)
-        state = VecState(inner, zero_length, zero_return, zero_length)
+        state = VecState(inner, resets=jnp.zeros(self.num_envs, jnp.int32))
         timestep = VecTimeStep(
             **vars(first),
             is_first=jnp.ones(self.num_envs, bool),
             final_obs=first.obs,
             final_state=first.state,
             final_alive=first.alive,
-            episode_return=zero_return,
-            episode_length=zero_length,
         )
         return state, timestep
 
@@ -144,8 +139,6 @@ class AutoReset:
         inner, last = jax.vmap(self.env.step)(keys, state.inner, action)
         ended = last.terminated | last.truncated  # [E]
         new_inner, first = jax.tree.map(lambda leaf: _take(leaf, state.resets % self.pool_size), pool)
-        episode_return = state.episode_return + last.reward
-        episode_length = state.episode_length + 1
         timestep = VecTimeStep(
             obs=select(ended, first.obs, last.obs),
             state=select(ended, first.state, last.state),
@@ -159,16 +152,43 @@ class AutoReset:
             final_obs=last.obs,
             final_state=last.state,
             final_alive=last.alive,
-            episode_return=episode_return,
-            episode_length=episode_length,
         )
-        state = VecState(
-            inner=select(ended, new_inner, inner),
-            resets=state.resets + ended,
+        return VecState(inner=select(ended, new_inner, inner), resets=state.resets + ended), timestep
+
+
+class EpisodeState(struct.PyTreeNode):
+    inner: VecState
+    episode_return: chex.Array  # [E, A]
+    episode_length: chex.Array  # [E] int32
+
+
+class EpisodeStats:
+    """Adds each episode's return and length so far to the time steps of an :class:`AutoReset`."""
+
+    def __init__(self, vec: AutoReset):
+        self.vec = vec
+        self.fresh, self.num_envs, self.max_truncations = vec.fresh, vec.num_envs, vec.max_truncations
+
+    def reset(self, key: chex.PRNGKey) -> tuple[EpisodeState, VecTimeStep]:
+        """The first states of ``E`` episodes."""
+        inner, first = self.vec.reset(key)
+        zeros = {"episode_return": jnp.zeros_like(first.reward), "episode_length": jnp.zeros(self.num_envs, jnp.int32)}
+        return EpisodeState(inner, **zeros), first.replace(**zeros)
+
+    def step(
+        self, keys: chex.PRNGKey, state: EpisodeState, action: chex.Array, pool: tuple[EnvState, TimeStep]
+    ) -> tuple[EpisodeState, VecTimeStep]:
+        """One step of every environment, as :meth:`AutoReset.step`."""
+        inner, timestep = self.vec.step(keys, state.inner, action, pool)
+        episode_return = state.episode_return + timestep.reward
+        episode_length = state.episode_length + 1
+        ended = timestep.ended
+        state = EpisodeState(
+            inner=inner,
             episode_return=jnp.where(ended[:, None], 0.0, episode_return),
             episode_length=jnp.where(ended, 0, episode_length),
         )
-        return state, timestep
+        return state, timestep.replace(episode_return=episode_return, episode_length=episode_length)
 
 
 def _take(leaf: chex.Array, index: chex.Array) -> chex.Array:

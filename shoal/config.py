@@ -89,7 +89,7 @@ class Settings:
     hypers: Any = MISSING
     sweep: Any = MISSING
     seeds: int = setting(1, low=1)  # runs per point of the sweep
-    seed: int = setting(0, low=0)  # the first seed
+    seed: int = setting(0, low=0, high=2**31 - 1)  # the first seed
     total_steps: float = setting(1e6, low=1)  # environment steps of one run
     chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
     runs_per_batch: int | None = setting(None, low=1)  # runs in memory at once; none for all

@@ -9,7 +9,6 @@ from typing import Any
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from envs.base import UserError
@@ -38,9 +37,13 @@ class Runs:
         return " ".join(f"{name}={value:.4g}" for name, value in self.points[point].items())
 
     def select(self, index: np.ndarray) -> tuple[chex.PRNGKey, Any]:
-        """Keys and hyperparameters of some runs, for the device. The same seed has the same key at every point."""
-        keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(self.seed[index]))
-        return keys, jax.tree.map(lambda x: jnp.asarray(x[index]), self.hypers)
+        """Keys and hyperparameters of some runs. The same seed has the same key at every point.
+
+        ``jax.random.PRNGKey(seed)`` is ``[0, seed]``; made by hand, as the first thing JAX does, it need not compile.
+        """
+        seed = self.seed[index].astype(np.uint32)
+        keys = np.stack([np.zeros_like(seed), seed], axis=-1)
+        return keys, jax.tree.map(lambda x: x[index], self.hypers)
 
 
 def expand(hypers: Any, sweep: Mapping[str, Any], seeds: int, first_seed: int = 0) -> Runs:

@@ -29,7 +29,7 @@ import optax
 from flax import struct
 
 from envs.base import Env, UserError
-from envs.wrappers import AgentId, AutoReset, VecState, VecTimeStep
+from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal import distributions, networks, normalisation
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
@@ -118,7 +118,7 @@ class TrainState(struct.PyTreeNode):
     params: Any  # [P, ...]
     opt_state: optax.OptState
     obs_stats: normalisation.Stats  # [O]
-    env_state: VecState  # [E, ...]
+    env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...]
     updates: chex.Array  # [] int32, updates done
     key: chex.PRNGKey
@@ -130,7 +130,7 @@ class Setup:
 
     config: Config
     env: Env
-    vec: AutoReset
+    vec: EpisodeStats
     network: ActorCritic
     policy_of: np.ndarray  # [A]
 
@@ -314,7 +314,8 @@ def make(config: Config, env: Env) -> Algorithm:
     env = AgentId(env) if config.agent_id else env
     network = ActorCritic(config, env.obs_shape, distributions.head_size(env.action_space))
     policy_of = networks.policy_of_agent(config.sharing, env.group_ids)
-    setup = Setup(config, env, AutoReset(env, config.num_envs, config.rollout_length), network, policy_of)
+    vec = EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length))
+    setup = Setup(config, env, vec, network, policy_of)
     return Algorithm(
         init=partial(init, setup=setup),
         update=partial(update, setup=setup),

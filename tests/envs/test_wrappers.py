@@ -10,7 +10,7 @@ from flax import struct
 
 import envs
 from envs.base import Discrete, Env, TimeStep
-from envs.wrappers import AgentId, AutoReset, TimeLimit
+from envs.wrappers import AgentId, AutoReset, EpisodeStats, TimeLimit
 
 
 @struct.dataclass
@@ -92,7 +92,7 @@ def test_the_pool_is_much_smaller_than_a_reset_per_step():
 
 
 def test_episode_statistics_are_not_multiplied_by_the_agents():
-    _, steps = roll(AutoReset(TimeLimit(Count(horizon=4)), 2, 8), 8)
+    _, steps = roll(EpisodeStats(AutoReset(TimeLimit(Count(horizon=4)), 2, 8)), 8)
     np.testing.assert_array_equal(steps.episode_return[3], [[4, 8], [4, 8]])
     np.testing.assert_array_equal(steps.episode_length[3], [4, 4])
     np.testing.assert_array_equal(steps.episode_return[7], [[4, 8], [4, 8]])

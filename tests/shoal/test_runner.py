@@ -22,6 +22,7 @@ import envs
 from baselines.ippo import ippo_ff_mpe as ippo
 from envs.base import UserError
 from shoal import checkpoint, policies, report, runner
+from shoal.progress import Display
 from tests.conftest import SCRIPT, SMALL
 
 
@@ -244,6 +245,36 @@ def test_evaluation_is_one_whole_episode_per_environment(train):
             env_state, timestep = step(key, env_state, action[0])
             total += np.asarray(timestep.reward)
         np.testing.assert_allclose(values["episode_return"][episode], total.mean(), rtol=1e-4)
+
+
+def test_sampled_evaluation_is_another_one(train):
+    greedy, sampled = metrics(train()), metrics(train("evaluation.greedy=false"))
+    np.testing.assert_array_equal(greedy.loss, sampled.loss)
+    assert (greedy["evaluation/episode_return"] != sampled["evaluation/episode_return"]).all()
+
+
+def test_the_bar_shows_on_a_terminal_only(train, monkeypatch, capsys):
+    train()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    with Display(1000, runs=3) as display:
+        assert display.console.is_terminal
+        display.compiling("the training")
+        display.bar.refresh()
+        display.advance(250, 1234.0, -20.5, -10.25)
+        display.bar.refresh()
+    shown = capsys.readouterr().err
+    for part in (
+        "compiling the training",
+        "training 3 runs",
+        "25%",
+        "250/1k steps",
+        "1.23k steps/s",
+        "-20.50 mean",
+        "-10.25 best",
+    ):
+        assert part in shown, part
 
 
 def test_the_best_parameters_are_kept(train):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ def test_the_same_seed_has_the_same_key_at_every_point():
     keys, _ = runs.select(np.arange(6))
     np.testing.assert_array_equal(keys[:3], keys[3:])
     assert len(np.unique(np.asarray(keys), axis=0)) == 3
+    np.testing.assert_array_equal(keys[1], jax.random.PRNGKey(1))
     alone, _ = expand(Hypers(), {}, seeds=1, first_seed=2).select(np.arange(1))
     np.testing.assert_array_equal(keys[2], alone[0])
 
