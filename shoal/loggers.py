@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,12 +51,13 @@ class Wandb:
             raise UserError("logger=wandb: the package wandb is not installed; pip install wandb") from error
         os.environ.setdefault("WANDB_SILENT", "true")
         try:
-            # One wandb run per folder: a resumed training goes on in the same one.
+            # One wandb run per folder, whatever its name: a resumed training goes on in the same one.
+            identity = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
             self.run = wandb.init(
                 project=project,
                 dir=folder,
                 name=folder.name,
-                id=folder.name,
+                id=identity,
                 resume="allow",
                 config=dict(config),
                 mode="offline" if offline else "online",
