@@ -32,6 +32,7 @@ import envs
 from envs.base import UserError
 
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
+SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
 GROUPS = ("env", "logger")  # what is chosen by a name
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 
@@ -83,7 +84,7 @@ class Run:
 class Settings:
     """What the runner is told; ``algo``, ``hypers`` and ``sweep`` get their fields from the algorithm file."""
 
-    recipe: str = MISSING
+    recipe: str = MISSING  # the algorithm file's name, which folders and reports carry
     env: EnvChoice = dataclasses.field(default_factory=EnvChoice)
     algo: Any = MISSING
     hypers: Any = MISSING
@@ -115,7 +116,7 @@ def sweep_schema(hypers_type: type) -> type:
     return dataclasses.make_dataclass("Sweep", own + names)
 
 
-def _register_schema(config_type: type, hypers_type: type, recipe: str) -> None:
+def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
     """Tell Hydra of the schema and of every registered environment and logger."""
     OmegaConf.register_new_resolver("slug", lambda name: name.replace("/", "."), replace=True)
     plain_hypers = dataclasses.make_dataclass(
@@ -124,7 +125,7 @@ def _register_schema(config_type: type, hypers_type: type, recipe: str) -> None:
     algo_node = OmegaConf.structured(config_type)
     OmegaConf.set_readonly(algo_node, False)  # Config is frozen; its overrides are not
     algo_node.total_steps = "${total_steps}"
-    schema = OmegaConf.structured(Settings(recipe=recipe))
+    schema = OmegaConf.structured(Settings(recipe=name))
     schema.algo, schema.hypers = algo_node, OmegaConf.structured(plain_hypers)
     schema.sweep = OmegaConf.structured(sweep_schema(hypers_type))
     store = ConfigStore.instance()
@@ -189,9 +190,9 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
     validate_fields("sweep.", sweep, sweep_schema(hypers_type))
 
 
-def _compose(recipe: str, overrides: list[str], search_dir: str) -> DictConfig:
-    with initialize_config_dir(version_base="1.3", config_dir=CONFIG_DIR):
-        return compose(recipe, [*overrides, f"hydra.searchpath=[file://{search_dir}]"], return_hydra_config=False)
+def _compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
+    with initialize_config_dir(version_base="1.3", config_dir=config_dir):
+        return compose(recipe, [*overrides, SEARCH])
 
 
 def _known_keys(node: Any, prefix: str = "") -> set[str]:
@@ -202,12 +203,12 @@ def _known_keys(node: Any, prefix: str = "") -> set[str]:
     return keys
 
 
-def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type: type, search_dir: str) -> list[str]:
+def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type: type, config_dir: str) -> list[str]:
     """The command line as Hydra shall see it, after every mistake in it has been answered by a :class:`UserError`."""
     flags = [a for a in argv if a.startswith("-")]
     words = [a for a in argv if not a.startswith("-")]
     try:
-        defaults = _compose(recipe, [], search_dir)
+        defaults = _compose(recipe, [], config_dir)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_one_line(error)) from error
     known = _known_keys(defaults)
@@ -232,7 +233,7 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
         trial = [option if i == position else word for i, word in enumerate(singles)]
         _check_groups(trial)
         try:
-            cfg = _compose(recipe, [w for w in trial if not w.startswith("hydra")], search_dir)
+            cfg = _compose(recipe, [w for w in trial if not w.startswith("hydra")], config_dir)
             check_settings(cfg, config_type, hypers_type)
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_one_line(error, trial)) from error
@@ -299,9 +300,9 @@ def main(make: Callable, config_type: type, hypers_type: type, recipe: str) -> N
     sharding.cores_as_devices()
 
     script = Path(sys.argv[0]).absolute()
-    search_dir = str(script.parent)
+    config_dir = CONFIG_DIR
     if script.with_suffix(".yaml").exists():
-        recipe = script.stem
+        recipe, config_dir = script.stem, str(script.parent)
 
     def job(cfg: DictConfig) -> None:
         try:
@@ -313,10 +314,10 @@ def main(make: Callable, config_type: type, hypers_type: type, recipe: str) -> N
             fail(error)
 
     try:
-        _register_schema(config_type, hypers_type, recipe)
-        argv = check_overrides(sys.argv[1:], recipe, config_type, hypers_type, search_dir)
+        _register_schema(config_type, hypers_type, name=script.stem)
+        argv = check_overrides(sys.argv[1:], recipe, config_type, hypers_type, config_dir)
     except UserError as error:
         fail(error)
-    sys.argv[1:] = [*argv, f"hydra.searchpath=[file://{search_dir}]"]
+    sys.argv[1:] = [*argv, SEARCH]
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    hydra_main(version_base="1.3", config_path=CONFIG_DIR, config_name=recipe)(job)()
+    hydra_main(version_base="1.3", config_path=config_dir, config_name=recipe)(job)()

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+import re
 import signal
 import sys
 import time
@@ -319,7 +320,7 @@ def train(plan: Plan) -> None:
     logger.close()
     finished = not stop.asked
     evaluations = records.evaluations()
-    algorithm = str(settings.recipe).split("_")[0]
+    algorithm = re.split(r"_(?:ff|rnn)_", settings.recipe)[0]
     report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
     report.draw(plan.folder / "curves.png", evaluations, runs, f"{algorithm} on {settings.env.name}")
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
