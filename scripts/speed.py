@@ -317,15 +317,16 @@ def measure_breakdown(config: ippo.Config, env: Env, repetitions: int) -> Figure
         return state, transitions.replace(next=transitions.next.replace(state=None, final_state=None))  # unused by IPPO
 
     state = jax.jit(algorithm.init)(key, hypers)
-    acting = prepare("rollout: environment and policy", rollout, state, key)
+    compiled = partial(prepare, options=runner.RUN_LONG)  # as the runner compiles its chunk
+    acting = compiled("rollout: environment and policy", rollout, state, key)
     acting.call()
     make_batch = partial(ippo.make_batch, hypers=hypers, setup=setup)
-    batching = prepare("batch: values and advantages", make_batch, *acting.result)
+    batching = compiled("batch: values and advantages", make_batch, *acting.result)
     batching.call()
     learn = partial(ippo.learn, hypers=hypers, setup=setup)
-    learning = prepare("learning", learn, acting.result[0], batching.result, key)
+    learning = compiled("learning", learn, acting.result[0], batching.result, key)
     size = config.num_envs * config.rollout_length
-    shuffle = prepare("  shuffle", lambda key: permutations(key, config.epochs, size), key)
+    shuffle = compiled("  shuffle", lambda key: permutations(key, config.epochs, size), key)
     alone = stepping("  environment alone", env, config.num_envs, config.rollout_length, 1)
     parts = [acting, alone, batching, learning, shuffle]
     race(parts, repetitions)
