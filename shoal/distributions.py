@@ -88,7 +88,7 @@ def noise(key: chex.PRNGKey, space: ActionSpace, shape: tuple[int, ...]) -> chex
     """The noise that ``sample_from`` needs: ``shape + [A, N]``."""
     shape = (*shape, len(space.sizes), space.size)
     draw = jax.random.gumbel if isinstance(space, Discrete) else jax.random.normal
-    # Drawn flat: threefry over several axes takes XLA eight times as long to compile.
+    # Drawn flat: threefry over several axes takes XLA several times as long to compile.
     return draw(key, (math.prod(shape),)).reshape(shape)
 
 

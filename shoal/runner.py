@@ -43,7 +43,7 @@ EVALUATION_STREAM = 0x65766C  # folded into a run's key: evaluation never shares
 FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "algo.total_steps")  # when resuming
 # The first states are computed once: there is nothing to gain from optimising that program.
 RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-# The default level 3 takes a quarter longer to compile and the result is no faster (scripts/speed.py).
+# Level 3, the default, took longer to compile here and the result was no faster.
 RUN_LONG: dict[str, Any] = {"xla_backend_optimization_level": 2}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "distrax", "jaxmarl", "brax", "orbax-checkpoint", "numpy", "shoal")
 

@@ -1,8 +1,8 @@
 """The run axis over devices: runs never talk to each other, so each device trains its share of them.
 
 On a CPU every core is a device. One run's matrix products are too small to share between cores, and a batch of runs
-falls out of the cache; so each core trains its runs one after the other (``lax.map``), which on two cores is almost
-twice as fast as ``vmap`` on both. An accelerator vmaps.
+falls out of the cache; so each core trains its runs one after the other (``lax.map``), which on two
+cores was much faster than ``vmap`` on both. An accelerator vmaps.
 """
 
 from __future__ import annotations
