@@ -1,7 +1,7 @@
 """The environment protocol: what every environment gives, and nothing about learning.
 
-Shapes: ``A`` agents, ``O`` observation, ``S`` global state, ``N`` actions. An :class:`Env` steps **one**
-environment; the library vmaps it over environments and runs.
+Shapes: ``A`` agents, ``O`` observation, ``S`` global state, ``N`` actions, ``D`` sub-actions. An :class:`Env`
+steps **one** environment; the library vmaps it over environments and runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TimeStep(struct.PyTreeNode):
 
     obs: chex.Array  # [A, O] float32, padded with zeros to the largest agent's size
     state: chex.Array  # [S] float32, the environment's own global state, else all observations
-    action_mask: chex.Array  # [A, N] bool: legal actions; for continuous actions the dimensions an agent has
+    action_mask: chex.Array  # [A, N] bool: legal actions (see the spaces); if continuous the dimensions an agent has
     reward: chex.Array  # [A] float32
     terminated: chex.Array  # [] bool
     truncated: chex.Array  # [] bool
@@ -47,6 +47,26 @@ class Discrete:
     def size(self) -> int:
         """``N``: the largest agent's number of actions."""
         return max(self.sizes)
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """``D`` integers per agent: its sub-action ``d`` has ``sizes[i][d]`` choices, 1 if agent ``i`` has none to make.
+
+    Actions are ``[A, D] int32``. In a mask the sub-actions stand side by side, each ``parts[d]`` wide.
+    """
+
+    sizes: tuple[tuple[int, ...], ...]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The largest agent's number of choices in each of the ``D`` sub-actions."""
+        return tuple(max(column) for column in zip(*self.sizes, strict=True))
+
+    @property
+    def size(self) -> int:
+        """``N``: the choices of all sub-actions together, each padded to the largest agent's."""
+        return sum(self.parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +89,7 @@ class Continuous:
         return max(self.sizes)
 
 
-ActionSpace: TypeAlias = Discrete | Continuous
+ActionSpace: TypeAlias = Discrete | MultiDiscrete | Continuous
 EnvState: TypeAlias = Any
 
 
@@ -85,6 +105,7 @@ class Env:
     groups: tuple[str, ...]  # the group (team) of each agent, length A
     obs_sizes: tuple[int, ...]  # each agent's own observation size, before padding
     obs_shape: tuple[int, ...] = ()  # the shape of an image observation before it was flattened to [O]; () for vectors
+    position: tuple[int, int] | None = None  # [start, stop) of every agent's own absolute position in its observation
     state_size: int  # S
     action_space: ActionSpace
     horizon: int  # steps after which an episode is truncated
@@ -95,7 +116,7 @@ class Env:
         raise NotImplementedError(f"{type(self).__name__}.reset")
 
     def step(self, key: chex.PRNGKey, state: EnvState, action: chex.Array) -> tuple[EnvState, TimeStep]:
-        """One transition; ``action`` is ``[A]`` int32 (discrete) or ``[A, N]`` float32 (continuous)."""
+        """One transition; ``action`` is ``[A]`` int32, ``[A, D]`` int32 or ``[A, N]`` float32, by ``action_space``."""
         raise NotImplementedError(f"{type(self).__name__}.step")
 
     @property
@@ -119,9 +140,10 @@ class Env:
         return np.array([self.group_names.index(group) for group in self.groups])
 
 
-def size_mask(sizes: tuple[int, ...]) -> np.ndarray:
-    """``[A, N]`` bool: which of the padded entries an agent really has."""
-    return np.arange(max(sizes)) < np.array(sizes)[:, None]
+def size_mask(sizes: tuple[int, ...] | tuple[tuple[int, ...], ...]) -> np.ndarray:
+    """``[A, N]`` bool: which of the padded entries an agent really has, for the ``sizes`` of any action space."""
+    parts = np.array(sizes).reshape(len(sizes), -1).T  # [D, A], or one row
+    return np.concatenate([np.arange(part.max()) < part[:, None] for part in parts], axis=1)
 
 
 def pad_stack(rows: list[chex.Array], size: int) -> chex.Array:

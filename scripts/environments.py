@@ -23,6 +23,8 @@ NOTES = """
 - Returns are means over agents. `jaxmarl_mpe/*` are the jaxmarl package's own MPE classes behind the adapter, kept for
   comparison; `mpe/*` are ours, equal to them and to PettingZoo's `mpe2` on recorded steps.
 - Environments with both kinds of action are discrete unless `continuous=true`.
+- Agents that move and speak (`mpe/simple_reference`, `mpe/simple_world_comm`) have one action `word * 5 + move`, as in
+  jaxmarl, or with `env.kwargs.multi_discrete=true` two sub-actions `(move, word)` that a policy draws independently.
 
 ## jaxmarl 0.2 behind the adapter: what to know
 

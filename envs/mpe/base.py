@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.base import ActionSpace, Continuous, Discrete, Env, TimeStep, UserError, size_mask
+from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, size_mask
 from envs.mpe.world import World
 
 HORIZON = 25
@@ -35,7 +35,8 @@ class ParticleEnv(Env):
 
     An agent that moves has 5 actions (stay, left, right, down, up; continuous: 5 numbers in [0, 1], of which the
     second pushes left, the third right, the fourth down and the fifth up). One that speaks chooses a word or, if
-    continuous, sends a vector in [0, 1]; one that does both has ``word * 5 + move``, or the move before the message.
+    continuous, sends a vector in [0, 1]; one that does both has ``word * 5 + move`` (``(move, word)`` if
+    ``multi_discrete``), or the move before the message.
     """
 
     terminates = False
@@ -49,6 +50,7 @@ class ParticleEnv(Env):
         obs_sizes: list[int],
         *,
         continuous: bool,
+        multi_discrete: bool = False,
         speakers: int = 0,
         words: int = 0,
         goals: tuple[int, ...] | None = None,
@@ -64,16 +66,16 @@ class ParticleEnv(Env):
         self.state_size = self.num_agents * self.obs_size
         self.speakers, self.words = speakers, words
         self.goals, self.goal_count, self.landmark_spawn = goals, goal_count, landmark_spawn
-        self.action_space = self._action_space(continuous)
+        self.action_space = self._action_space(continuous, multi_discrete)
         self.action_mask = size_mask(self.action_space.sizes)
 
     def observe(self, state: State) -> chex.Array:
         """``[A, O]``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.observe")
 
     def reward(self, state: State) -> chex.Array:
         """``[A]``, for having come to ``state``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.reward")
 
     def reset(self, key: chex.PRNGKey) -> tuple[State, TimeStep]:
         agents, landmarks = self.world.agents, self.world.landmarks
@@ -104,16 +106,20 @@ class ParticleEnv(Env):
         """The force that the agents want ``[A, 2]`` and what the speakers say ``[speakers, C]``."""
         both = self.speakers and self.world.movable[0]  # speakers are alike: all of them move, or none
         comm = None
-        if isinstance(self.action_space, Discrete):
-            move = action[:, None] % MOVES if both else action[:, None]
-            push = (move == MOVE_PLUS).astype(jnp.float32) - (move == MOVE_MINUS).astype(jnp.float32)
-            if self.speakers:
-                word = action[: self.speakers] // MOVES if both else action[: self.speakers]
-                comm = (word[:, None] == np.arange(self.words)).astype(jnp.float32)
-        else:
+        if isinstance(self.action_space, Continuous):
             push = action[:, 2:5:2] - action[:, 1:4:2]
             if self.speakers:
                 comm = action[: self.speakers, MOVES:] if both else action[: self.speakers, : self.words]
+        else:
+            if isinstance(self.action_space, MultiDiscrete):
+                move, word = action[:, :1], action[: self.speakers, 1:]
+            else:
+                move, word = action[:, None], action[: self.speakers, None]
+                if both:
+                    move, word = move % MOVES, word // MOVES
+            push = (move == MOVE_PLUS).astype(jnp.float32) - (move == MOVE_MINUS).astype(jnp.float32)
+            if self.speakers:
+                comm = (word == np.arange(self.words)).astype(jnp.float32)
         return push * (self.world.accel * self.world.movable)[:, None], comm
 
     def restore(self, pos: Any, vel: Any = None, comm: Any = None, goal: Any = None) -> State:
@@ -148,13 +154,17 @@ class ParticleEnv(Env):
             info={},
         )
 
-    def _action_space(self, continuous: bool) -> ActionSpace:
-        speaks = np.arange(self.num_agents) < self.speakers
-        sizes = []
-        for moves, talks in zip(self.world.movable, speaks, strict=True):
-            parts = [MOVES] * bool(moves) + [self.words] * bool(talks)
-            sizes.append(sum(parts) if continuous else int(np.prod(parts)))
-        return Continuous.box(tuple(sizes), 0.0, 1.0) if continuous else Discrete(tuple(sizes))
+    def _action_space(self, continuous: bool, multi_discrete: bool) -> ActionSpace:
+        if continuous and multi_discrete:
+            raise UserError("env.kwargs.multi_discrete=True: must be False if continuous=True")
+        moves = MOVES * self.world.movable.astype(int)  # [A]
+        words = self.words * (np.arange(self.num_agents) < self.speakers)  # [A]
+        if continuous:
+            return Continuous.box(tuple((moves + words).tolist()), 0.0, 1.0)
+        choices = np.maximum(np.stack([moves, words], axis=1), 1)  # [A, 2]
+        if multi_discrete:
+            return MultiDiscrete(tuple(map(tuple, choices.tolist())))
+        return Discrete(tuple(choices.prod(axis=1).tolist()))
 
 
 def check_count(name: str, value: Any, least: int) -> int:

@@ -20,7 +20,7 @@ class SimpleReference(ParticleEnv):
 
     name = "mpe/simple_reference"
 
-    def __init__(self, local_ratio: float = 0.5, continuous: bool = False):
+    def __init__(self, local_ratio: float = 0.5, continuous: bool = False, multi_discrete: bool = False):
         self.local_ratio = check_ratio("local_ratio", local_ratio)
         super().__init__(
             World(AGENTS, LANDMARKS, radius=np.full(AGENTS + LANDMARKS, 0.05)),
@@ -28,6 +28,7 @@ class SimpleReference(ParticleEnv):
             groups=["team"] * AGENTS,
             obs_sizes=[2 + 2 * LANDMARKS + 3 + WORDS] * AGENTS,
             continuous=continuous,
+            multi_discrete=multi_discrete,
             speakers=AGENTS,
             words=WORDS,
             goals=(AGENTS,),

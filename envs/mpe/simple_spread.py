@@ -18,6 +18,7 @@ class SimpleSpread(ParticleEnv):
     """
 
     name = "mpe/simple_spread"
+    position = (2, 4)
 
     def __init__(self, num_agents: int = 3, num_landmarks: int = 3, local_ratio: float = 0.5, continuous: bool = False):
         agents = check_count("num_agents", num_agents, 1)

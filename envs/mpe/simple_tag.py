@@ -17,6 +17,7 @@ class SimpleTag(ParticleEnv):
     """
 
     name = "mpe/simple_tag"
+    position = (2, 4)
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class SimpleWorldComm(ParticleEnv):
     """
 
     name = "mpe/simple_world_comm"
+    position = (2, 4)
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class SimpleWorldComm(ParticleEnv):
         num_forests: int = 2,
         rules: str = "jaxmarl",
         continuous: bool = False,
+        multi_discrete: bool = False,
     ):
         good = self.num_good = check_count("num_good_agents", num_good_agents, 1)
         bad = self.num_adversaries = check_count("num_adversaries", num_adversaries, 1)
@@ -63,6 +65,7 @@ class SimpleWorldComm(ParticleEnv):
             groups=["adversary"] * bad + ["agent"] * good,
             obs_sizes=[seen + 2 * vel_seen[0] + WORDS] * bad + [seen + 2 * vel_seen[1]] * good,
             continuous=continuous,
+            multi_discrete=multi_discrete,
             speakers=1,
             words=WORDS,
             landmark_spawn=1.0 if rules == "jaxmarl" else 0.9,

@@ -35,7 +35,7 @@ def random_actions(env, batch: int = BATCH, seed: int = 0) -> np.ndarray:
     sizes = env.action_space.sizes
     if isinstance(env.action_space, envs.Continuous):
         return rng.uniform(size=(batch, env.num_agents, env.action_space.size)).astype(np.float32)
-    return rng.integers(sizes, size=(batch, env.num_agents)).astype(np.int32)
+    return rng.integers(sizes, size=(batch, *np.shape(sizes))).astype(np.int32)
 
 
 JAXMARL_CASES = [
@@ -172,6 +172,51 @@ def test_protocol(task):
     assert alive.all() and not ended
 
 
+@pytest.mark.parametrize("task", ["simple_reference", "simple_world_comm"])
+def test_a_move_and_a_word_equal_the_flat_action(task):
+    env, multi = make(task), make(task, multi_discrete=True)
+    assert multi.action_space.parts == (5, env.words)
+    flat = np.arange(env.action_space.size)[:, None] % env.action_space.sizes  # [N, A], every action of every agent
+    pairs = np.stack([flat % 5, flat // 5], axis=-1)
+    assert tuple(map(tuple, pairs.max(axis=0) + 1)) == multi.action_space.sizes
+
+    def step(key, pos, vel, goal, flat, pair):
+        state = env.restore(pos, vel, goal=goal)
+        return env.step(key, state, flat), multi.step(key, state, pair)
+
+    rng = np.random.default_rng(0)
+    pos = rng.uniform(-1, 1, size=(len(flat), env.num_agents + env.world.landmarks, 2))
+    vel = rng.normal(size=(len(flat), env.num_agents, 2))
+    goal = None if env.goals is None else rng.integers(env.goal_count, size=(len(flat), *env.goals))
+    keys = jax.random.split(jax.random.key(0), len(flat))
+    (state, timestep), (multi_state, multi_timestep) = run(jax.vmap(step), keys, pos, vel, goal, flat, pairs)
+    jax.tree.map(np.testing.assert_array_equal, state, multi_state)
+    jax.tree.map(
+        np.testing.assert_array_equal, timestep.replace(action_mask=None), multi_timestep.replace(action_mask=None)
+    )
+    mask = multi_timestep.action_mask[0]
+    assert mask.shape == (env.num_agents, multi.action_space.size)
+    for i, (moves, words) in enumerate(multi.action_space.sizes):
+        np.testing.assert_array_equal(np.flatnonzero(mask[i]), [*range(moves), *range(5, 5 + words)])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_position_is_where_every_agent_sees_its_own(task):
+    env = envs.make(f"mpe/{task}")
+    known = "spread" in task or "tag" in task or "facmac" in task or "world" in task
+    assert env.position == ((2, 4) if known else None)
+
+    def episode(key, action):
+        state, first = env.reset(key)
+        new, second = env.step(key, state, action)
+        return (first.obs, state.inner.pos), (second.obs, new.inner.pos)
+
+    keys = jax.random.split(jax.random.key(0), 4)
+    for obs, pos in run(jax.vmap(episode), keys, random_actions(env, batch=4)):
+        found = [(i, i + 2) for i in range(env.obs_size - 1) if (obs[..., i : i + 2] == pos).all()]
+        assert found == ([env.position] if known else [])
+
+
 def test_the_global_state_is_all_observations():
     _, timestep = run(make("simple_push").reset, jax.random.key(0))
     np.testing.assert_array_equal(timestep.state, timestep.obs.reshape(-1))
@@ -297,6 +342,8 @@ def test_geometry():
         ("simple_facmac", {"score_function": "max"}, "score_function='max': must be 'sum' or 'min'"),
         ("simple_facmac_3a", {"num_adversaries": 4}, "num_adversaries"),
         ("simple_push", {"num_landmarks": 3}, "num_landmarks: mpe/simple_push takes"),
+        ("simple_reference", {"continuous": True, "multi_discrete": True}, "multi_discrete=True: must be False if"),
+        ("simple_spread", {"multi_discrete": True}, "multi_discrete: mpe/simple_spread takes"),
     ],
 )
 def test_bad_arguments_are_named(task, kwargs, message):
