@@ -8,6 +8,7 @@ change of variables does not depend on the parameters at a fixed raw action, so 
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import chex
@@ -15,9 +16,10 @@ import distrax
 import jax
 import jax.numpy as jnp
 
-from envs.base import ActionSpace, Continuous, Discrete
+from envs.base import ActionSpace, Continuous, Discrete, MultiDiscrete
 
-ILLEGAL = -1e9  # a logit that is never sampled, finite so that gradients stay finite
+MAX_LOGIT = 1e30  # legal logits are held within this, far below and above what float32 can tell from certainty
+ILLEGAL = -1e32  # a logit below every legal one, never sampled; finite so that entropies and gradients stay finite
 LOG_STD_RANGE = (-5.0, 2.0)
 KINDS = ("tanh_normal", "clipped_normal")
 
@@ -26,7 +28,7 @@ class Categorical(distrax.Categorical):
     """A categorical over the legal actions."""
 
     def __init__(self, logits: chex.Array, mask: chex.Array):
-        super().__init__(logits=jnp.where(mask, logits, ILLEGAL))
+        super().__init__(logits=jnp.where(mask, jnp.clip(logits, -MAX_LOGIT, MAX_LOGIT), ILLEGAL))
 
     def sample_from(self, noise: chex.Array) -> chex.Array:
         """The Gumbel-max trick: ``noise`` is standard Gumbel, ``[..., N]``."""
@@ -39,6 +41,34 @@ class Categorical(distrax.Categorical):
 
     def entropy(self) -> chex.Array:
         return -(jnp.exp(self.logits) * self.logits).sum(-1)
+
+
+class MultiCategorical:
+    """Independent categoricals over the legal choices of each sub-action, which stand side by side in ``logits``."""
+
+    def __init__(self, logits: chex.Array, mask: chex.Array, parts: tuple[int, ...]):
+        self.edges = list(itertools.accumulate(parts))[:-1]
+        self.parts = [Categorical(*part) for part in zip(self._split(logits), self._split(mask), strict=True)]
+
+    def _split(self, x: chex.Array) -> list[chex.Array]:
+        return jnp.split(x, self.edges, axis=-1)  # slices: cheaper than one padded [..., D, N] array
+
+    def sample_from(self, noise: chex.Array) -> chex.Array:
+        """``[..., D]``; ``noise`` is standard Gumbel, ``[..., N]``."""
+        drawn = zip(self.parts, self._split(noise), strict=True)
+        return jnp.stack([part.sample_from(part_noise) for part, part_noise in drawn], axis=-1)
+
+    def mode(self) -> chex.Array:
+        """``[..., D]``."""
+        return jnp.stack([part.mode() for part in self.parts], axis=-1)
+
+    def log_prob(self, value: chex.Array) -> chex.Array:
+        """Of all sub-actions ``[..., D]`` together."""
+        return sum(part.log_prob(value[..., d]) for d, part in enumerate(self.parts))
+
+    def entropy(self) -> chex.Array:
+        """Of all sub-actions together."""
+        return sum(part.entropy() for part in self.parts)
 
 
 class Normal(distrax.Normal):
@@ -71,15 +101,17 @@ def _log_tanh_slope(raw: chex.Array) -> chex.Array:
 
 def head_size(space: ActionSpace) -> int:
     """``H``: how many numbers :func:`policy` needs per agent."""
-    return space.size if isinstance(space, Discrete) else 2 * space.size
+    return 2 * space.size if isinstance(space, Continuous) else space.size
 
 
 def policy(
     space: ActionSpace, outputs: chex.Array, mask: chex.Array, kind: str = "tanh_normal"
-) -> Categorical | Normal:
+) -> Categorical | MultiCategorical | Normal:
     """The distribution that the head's ``outputs [..., A, H]`` describe."""
     if isinstance(space, Discrete):
         return Categorical(outputs, mask)
+    if isinstance(space, MultiDiscrete):
+        return MultiCategorical(outputs, mask, space.parts)
     mean, log_std = jnp.split(outputs, 2, axis=-1)
     return Normal(mean, jnp.clip(log_std, *LOG_STD_RANGE), mask, squash=kind == "tanh_normal")
 
@@ -87,7 +119,7 @@ def policy(
 def noise(key: chex.PRNGKey, space: ActionSpace, shape: tuple[int, ...]) -> chex.Array:
     """The noise that ``sample_from`` needs: ``shape + [A, N]``."""
     shape = (*shape, len(space.sizes), space.size)
-    draw = jax.random.gumbel if isinstance(space, Discrete) else jax.random.normal
+    draw = jax.random.normal if isinstance(space, Continuous) else jax.random.gumbel
     # Drawn flat: threefry over several axes takes XLA several times as long to compile.
     return draw(key, (math.prod(shape),)).reshape(shape)
 

@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from envs.base import Continuous, Discrete
+from envs.base import Continuous, Discrete, MultiDiscrete, size_mask
 from shoal import distributions
 
+EXTREME = (-np.inf, -3e38, -2e30, -1e30, -1e9, -50.0, 0.0, 50.0, 1e9, 1e30, 3e38, np.inf)
+MULTI = MultiDiscrete(((5, 3), (5, 1), (1, 3), (2, 2)))
+SOME_LEGAL = np.array([[True, False, True, False], [False, False, False, True], [True, True, True, True]])
 
-def test_illegal_actions_are_never_sampled_even_with_extreme_logits():
-    space = Discrete((4, 4))
-    mask = jnp.array([[True, False, True, False], [False, False, False, True]])
-    logits = jnp.array([[0.0, 1e4, -1e4, 1e8], [50.0, 1e8, 0.0, -1e8]])
-    pi = distributions.policy(space, jnp.broadcast_to(logits, (500, 2, 4)), mask)
-    actions = np.asarray(pi.sample_from(distributions.noise(jax.random.PRNGKey(0), space, (500,))))
-    assert set(actions[:, 0]) <= {0, 2}
-    assert set(actions[:, 1]) == {3}
-    assert np.asarray(mask)[np.arange(2), np.asarray(pi.mode())].all()
-    assert np.isfinite(pi.entropy()).all()
+
+def legal_choices(space, mask: np.ndarray, action: np.ndarray) -> np.ndarray:
+    """Whether each choice of the actions ``[..., A]`` or ``[..., A, D]`` is legal."""
+    if isinstance(space, Discrete):
+        return mask[np.arange(len(mask)), action]
+    starts = np.cumsum((0, *space.parts[:-1]))
+    return mask[np.arange(len(mask))[:, None], action + starts]
+
+
+@pytest.mark.parametrize("space, mask", [(Discrete((4, 4, 4)), SOME_LEGAL), (MULTI, size_mask(MULTI.sizes))])
+def test_illegal_actions_are_never_taken_even_with_extreme_logits(space, mask):
+    legal, illegal = (x.reshape(-1, 1, 1) for x in np.meshgrid(EXTREME, EXTREME))
+    alike = np.where(mask, legal, illegal)
+    one_high = np.where(mask & (np.cumsum(mask, axis=-1) > 1), -1e30, alike)
+    logits = np.concatenate([alike, one_high]).astype(np.float32)  # [cases, A, N]
+    noise = distributions.noise(jax.random.PRNGKey(0), space, (100, len(logits)))
+
+    def terms(logits):
+        pi = distributions.policy(space, logits, mask)
+        action = pi.sample_from(noise)
+        log_prob, entropy = pi.log_prob(action), pi.entropy()
+        return log_prob.mean() + entropy.mean(), (action, pi.mode(), log_prob, entropy)
+
+    grads, (action, mode, log_prob, entropy) = jax.device_get(jax.grad(terms, has_aux=True)(logits))
+    assert legal_choices(space, mask, action).all()
+    assert legal_choices(space, mask, mode).all()
+    assert all(np.isfinite(x).all() for x in (grads, log_prob, entropy))
+
+
+def test_the_mode_is_the_best_legal_action_at_any_scale():
+    mask = jnp.array([True, True, False])
+    for low, high in ((-2e29, -1e29), (-3.0, -1.0), (1e29, 2e29), (-1e29, 1e29)):
+        assert distributions.Categorical(jnp.array([low, high, 1e30]), mask).mode() == 1
+        assert distributions.Categorical(jnp.array([high, low, 1e30]), mask).mode() == 0
+
+
+def test_an_agent_without_legal_actions_gets_finite_numbers():
+    pi = distributions.policy(Discrete((3,)), jnp.array([[1.0, -2.0, 5.0]]), jnp.zeros((1, 3), bool))
+    np.testing.assert_allclose(pi.log_prob(jnp.array([1])), -np.log(3), rtol=1e-5)
+    np.testing.assert_allclose(pi.entropy(), np.log(3), rtol=1e-5)
 
 
 def test_categorical_agrees_with_probabilities():
@@ -37,6 +72,46 @@ def test_categorical_agrees_with_probabilities():
     actions = np.asarray(pi.sample_from(noise))
     frequencies = np.stack([(actions == a).mean(axis=0) for a in range(5)], axis=-1)
     np.testing.assert_allclose(frequencies, probs, atol=0.015)
+
+
+def test_multi_discrete_agrees_with_a_loop_over_agents_and_sub_actions():
+    rng = np.random.default_rng(0)
+    space, mask = MULTI, size_mask(MULTI.sizes)
+    mask[0, 2] = False  # a legal size, an illegal move
+    assert space.parts == (5, 3) and distributions.head_size(space) == space.size == 8 and len(space.sizes) == 4
+    logits = rng.normal(size=(6, 4, 8)).astype(np.float32)
+    pi = distributions.policy(space, logits, mask)
+    action = pi.sample_from(distributions.noise(jax.random.PRNGKey(0), space, (6,)))
+    assert action.shape == pi.mode().shape == (6, 4, 2) and action.dtype == jnp.int32
+    assert distributions.to_env(space, action) is action
+
+    log_prob, entropy, mode = np.zeros((6, 4)), np.zeros((6, 4)), np.zeros((6, 4, 2), int)
+    for e, i, (d, start, stop) in itertools.product(range(6), range(4), [(0, 0, 5), (1, 5, 8)]):
+        probs = np.exp(logits[e, i, start:stop]) * mask[i, start:stop]
+        probs /= probs.sum()
+        log_prob[e, i] += np.log(probs[action[e, i, d]])
+        entropy[e, i] += stats.entropy(probs)
+        mode[e, i, d] = probs.argmax()
+    np.testing.assert_allclose(pi.log_prob(action), log_prob, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(pi.mode(), mode)
+
+    poisoned = distributions.policy(space, np.where(mask, logits, 1e6), mask)
+    np.testing.assert_array_equal(poisoned.log_prob(action), pi.log_prob(action))
+    np.testing.assert_array_equal(poisoned.entropy(), pi.entropy())
+
+
+def test_multi_discrete_sub_actions_are_drawn_independently_at_their_frequencies():
+    space, mask = MULTI, size_mask(MULTI.sizes)
+    logits = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    probs = np.exp(logits) * mask
+    moves, words = (part / part.sum(-1, keepdims=True) for part in np.split(probs, [5], axis=-1))
+    noise = distributions.noise(jax.random.PRNGKey(1), space, (20_000,))
+    action = np.asarray(distributions.policy(space, logits, mask).sample_from(noise))
+    for i in range(4):
+        counts = np.zeros((5, 3))
+        np.add.at(counts, tuple(action[:, i].T), 1)
+        np.testing.assert_allclose(counts / 20_000, np.outer(moves[i], words[i]), atol=0.015)
 
 
 @pytest.mark.parametrize("kind", distributions.KINDS)
