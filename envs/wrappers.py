@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -70,6 +70,15 @@ class AgentId(Wrapper):
         return timestep.replace(obs=jnp.concatenate([timestep.obs, jnp.eye(self.num_agents)], axis=-1))
 
 
+class View(NamedTuple):
+    """What can be seen of a step: by an agent, and by a critic."""
+
+    obs: chex.Array  # [..., A, O]
+    state: chex.Array  # [..., S]
+    alive: chex.Array  # [..., A]
+    is_first: chex.Array  # [...]
+
+
 class VecTimeStep(TimeStep):
     """A :class:`TimeStep` of ``E`` environments that reset themselves.
 
@@ -89,6 +98,11 @@ class VecTimeStep(TimeStep):
     def ended(self) -> chex.Array:
         """``[E]`` bool: the step was the last of its episode, whichever way."""
         return self.terminated | self.truncated
+
+    @property
+    def final(self) -> View:
+        """The step's true successor."""
+        return View(self.final_obs, self.final_state, self.final_alive, jnp.zeros_like(self.is_first))
 
 
 class VecState(struct.PyTreeNode):

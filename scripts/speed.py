@@ -188,7 +188,7 @@ def reference(config: ippo.Config, name: str, runs: int, updates: int) -> Progra
 
     shared = ("total_steps", "num_envs", "rollout_length", "epochs", "minibatches")
     sizes = {field: getattr(config, field) for field in shared}
-    init, update = reference_ippo.make(reference_ippo.Config(env=name, width=config.widths[0], **sizes))
+    init, update = reference_ippo.make(reference_ippo.Config(env=name, width=config.actor.widths[0], **sizes))
     keys = jax.random.split(jax.random.PRNGKey(0), runs)
     state = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
 
@@ -203,9 +203,8 @@ def reference(config: ippo.Config, name: str, runs: int, updates: int) -> Progra
 
 def layers(config: ippo.Config, env: Env) -> list[list[tuple[int, int]]]:
     """The shapes of all kernels: actor's, then critic's."""
-    widths = (env.obs_size, *config.widths)
-    torso = list(pairwise(widths))
-    return [[*torso, (widths[-1], size)] for size in (ippo.distributions.head_size(env.action_space), 1)]
+    heads = ((config.actor, ippo.distributions.head_size(env.action_space)), (config.critic, 1))
+    return [list(pairwise((env.obs_size, *model.widths, size))) for model, size in heads]
 
 
 def product_flops(config: ippo.Config, env: Env) -> float:

@@ -24,7 +24,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import config as config_package
@@ -34,13 +34,17 @@ from envs.base import UserError
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
 GROUPS = ("env", "logger")  # what is chosen by a name
+FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own; `--cfg job` shows the configuration
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 
 
-def setting(default: Any, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()) -> Any:
-    """A field of a static configuration with the values it may have."""
+Choices = tuple[str, ...] | Callable[[], tuple[str, ...]]
+
+
+def setting(default: Any, *, low: float | None = None, high: float | None = None, choices: Choices = ()) -> Any:
+    """A field of a static configuration, and what it may be; a dataclass as ``default`` has fields of its own."""
     metadata = {"low": low, "high": high, "choices": choices}
-    if isinstance(default, tuple):  # OmegaConf has no tuples, but reads lists into them
+    if isinstance(default, tuple) or dataclasses.is_dataclass(default):  # OmegaConf reads lists into tuples
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -123,7 +127,9 @@ def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
         "Hypers", [(f.name, float, setting(f.default, **_limits(f))) for f in dataclasses.fields(hypers_type)]
     )
     algo_node = OmegaConf.structured(config_type)
-    OmegaConf.set_readonly(algo_node, False)  # Config is frozen; its overrides are not
+    for node in (algo_node, *algo_node.values()):  # Config is frozen; its overrides are not
+        if isinstance(node, DictConfig):
+            OmegaConf.set_readonly(node, False)
     algo_node.total_steps = "${total_steps}"
     schema = OmegaConf.structured(Settings(recipe=name))
     schema.algo, schema.hypers = algo_node, OmegaConf.structured(plain_hypers)
@@ -138,7 +144,9 @@ def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
 
 
 def _limits(field: dataclasses.Field) -> dict[str, Any]:
-    return {key: field.metadata.get(key, () if key == "choices" else None) for key in ("low", "high", "choices")}
+    limits = {key: field.metadata.get(key) for key in ("low", "high")}
+    choices = field.metadata.get("choices", ())
+    return limits | {"choices": choices() if callable(choices) else choices}
 
 
 def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
@@ -167,10 +175,15 @@ def validate_fields(prefix: str, node: Any, schema: type) -> None:
 
 def build(node: DictConfig, prefix: str, schema: type) -> Any:
     """The dataclass ``schema`` from its part of the composed configuration, validated."""
-    container = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(container, dict)
-    values = {str(name): tuple(v) if isinstance(v, list) else v for name, v in container.items()}
-    validate_fields(prefix, values, schema)
+    values = {}
+    for field in dataclasses.fields(schema):
+        value = node[field.name]
+        if isinstance(value, DictConfig):
+            value = build(value, f"{prefix}{field.name}.", type(field.default_factory()))  # type: ignore[operator, misc]
+        elif isinstance(value, ListConfig):
+            value = tuple(value)
+        validate(prefix, value, field)
+        values[field.name] = value
     return schema(**values)
 
 
@@ -205,8 +218,9 @@ def _known_keys(node: Any, prefix: str = "") -> set[str]:
 
 def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type: type, config_dir: str) -> list[str]:
     """The command line as Hydra shall see it, after every mistake in it has been answered by a :class:`UserError`."""
-    flags = [a for a in argv if a.startswith("-")]
-    words = [a for a in argv if not a.startswith("-")]
+    values = [i + 1 for i, a in enumerate(argv) if a in FLAGS_WITH_VALUE]
+    flags = [a for i, a in enumerate(argv) if a.startswith("-") or i in values]
+    words = [a for i, a in enumerate(argv) if not (a.startswith("-") or i in values)]
     try:
         defaults = _compose(recipe, [], config_dir)
     except (HydraException, OmegaConfBaseException) as error:
@@ -244,9 +258,10 @@ def _check_key(key: str, known: set[str], hypers_type: type) -> None:
     if key.startswith(("hydra", "env.kwargs.")) or key in known or key in GROUPS:
         return
     parent, _, leaf = key.rpartition(".")
-    if parent == "sweep" and f"algo.{leaf}" in known:
+    static = sorted(k for k in known if k.startswith("algo.") and k.endswith(f".{leaf}"))
+    if parent == "sweep" and static:
         raise UserError(
-            f"{key}: {leaf} is fixed when the program is compiled; sweep it with Hydra's multirun: -m algo.{leaf}=a,b"
+            f"{key}: {leaf} is fixed when the program is compiled; sweep it with Hydra's multirun: -m {static[0]}=a,b"
         )
     siblings = sorted(k for k in known if k.rpartition(".")[0] == parent) or sorted(k for k in known if "." not in k)
     close = difflib.get_close_matches(key, known, n=1) or [k for k in sorted(known) if k.endswith(f".{leaf}")][:1]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from envs.base import Env
 from envs.wrappers import VecTimeStep
 from shoal.algorithm import Metrics
+from shoal.returns import masked_mean, mean_by
 
 EPISODES = "episodes"  # how many episodes ended: the weight of the metrics below
 PER_EPISODE = ("episode_return", "episode_length", "win_rate")
@@ -36,6 +37,16 @@ def episode_metrics(step: VecTimeStep, env: Env) -> Metrics:
     values = of_episodes(step.episode_return, step.episode_length, step.info, env)
     means = {name: jnp.where(ended, value, 0.0).sum() / count for name, value in values.items()}
     return means | {EPISODES: count}
+
+
+def by_group(terms: Metrics, alive: chex.Array, env: Env) -> Metrics:
+    """Masked means of ``terms [..., A]``: over all agents, and over each group where there are several."""
+    means = {name: masked_mean(term, alive) for name, term in terms.items()}
+    if len(env.group_names) > 1:
+        for name, term in terms.items():
+            values = mean_by(env.group_ids, term, alive)
+            means |= {f"{name}/{group}": values[i] for i, group in enumerate(env.group_names)}
+    return means
 
 
 def is_per_episode(name: str) -> bool:

@@ -1,6 +1,6 @@
-"""Network parts: dense layers, torsos (MLP, CNN, GRU), and one parameter set per policy.
+"""Network parts: dense layers, MLP, CNN, and one parameter set per policy.
 
-An algorithm file wires these together. All modules work on the last axis and broadcast over the others.
+``shoal.models`` gives them names for the configuration. All work on the last axis and broadcast over the others.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ class Dense(nn.Module):
 
     features: int
     scale: float = np.sqrt(2.0)
+    init: Callable[..., chex.Array] | None = None  # instead of an orthogonal kernel of this scale
 
     @nn.compact
     def __call__(self, x: chex.Array) -> chex.Array:
-        kernel = self.param("kernel", orthogonal(self.scale), (x.shape[-1], self.features))
+        kernel = self.param("kernel", self.init or orthogonal(self.scale), (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         flat = matmul(x.reshape(-1, x.shape[-1]), kernel)
         return flat.reshape(*x.shape[:-1], self.features) + bias
@@ -131,39 +132,6 @@ class CNN(nn.Module):
         return MLP(self.widths, self.activation, self.layer_norm)(flat)
 
 
-class GRU(nn.Module):
-    """A GRU over time: ``x [T, ..., I]``, ``is_first [T, ...]`` and a carry ``[..., width]``.
-
-    The carry is zeroed *before* a step whose ``is_first`` is set, so that no memory crosses an episode.
-    """
-
-    width: int = 64
-
-    @nn.compact
-    def __call__(self, carry: chex.Array, x: chex.Array, is_first: chex.Array) -> tuple[chex.Array, chex.Array]:
-        cell = nn.GRUCell(self.width, recurrent_kernel_init=orthogonal(), kernel_init=orthogonal(), name="cell")
-
-        def step(cell, carry, inputs):
-            x_t, is_first_t = inputs
-            carry = jnp.where(is_first_t[..., None], 0.0, carry)
-            return cell(carry, x_t)
-
-        scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
-        return scan(cell, carry, (x, is_first))
-
-    @staticmethod
-    def initial_carry(shape: tuple[int, ...], width: int) -> chex.Array:
-        """A memory of nothing."""
-        return jnp.zeros((*shape, width))
-
-
-def torso(network: str, obs_shape: tuple[int, ...], widths: Sequence[int], activation: str, layer_norm: bool):
-    """The feed-forward torso that ``network`` names; a CNN reads its image shape from the environment."""
-    if network == "cnn":
-        return CNN(shape=tuple(obs_shape), widths=tuple(widths), activation=activation, layer_norm=layer_norm)
-    return MLP(tuple(widths), activation, layer_norm)
-
-
 SHARING = ("shared", "group", "independent")
 
 
@@ -179,11 +147,25 @@ def init_policies(module: nn.Module, key: chex.PRNGKey, policies: int, *inputs: 
     return jax.vmap(lambda k: module.init(k, *inputs)["params"])(jax.random.split(key, policies))
 
 
-def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, x: chex.Array) -> Any:
-    """Apply each agent's own parameters to ``x [..., A, O]``; ``params`` has a leading policy axis."""
+def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, *inputs: Any) -> Any:
+    """Apply each agent's own parameters; ``params`` has a leading policy axis.
+
+    Every input and output has the agents on its last axis but one, ``[..., A, F]``. A module with ``mixes`` set lets
+    agents see each other: it gets all of them under each parameter set, and each agent keeps the row of its own.
+    """
     if policy_of.max() == 0:
-        return module.apply({"params": jax.tree.map(lambda p: p[0], params)}, x)
+        return module.apply({"params": jax.tree.map(lambda p: p[0], params)}, *inputs)
+    if getattr(module, "mixes", False):
+        by_policy = jax.vmap(lambda p: module.apply({"params": p}, *inputs))(params)
+        agents = np.arange(len(policy_of))
+        return jax.tree.map(lambda y: jnp.moveaxis(jnp.moveaxis(y, -2, 1)[policy_of, agents], 0, -2), by_policy)
     per_agent = jax.tree.map(lambda p: p[policy_of], params)
     # Agents lead inside, so that each one's rows are contiguous for its matrix product.
-    by_agent = jax.vmap(lambda p, rows: module.apply({"params": p}, rows))(per_agent, jnp.moveaxis(x, -2, 0))
-    return jax.tree.map(lambda y: jnp.moveaxis(y, 0, x.ndim - 2), by_agent)
+    leading = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), inputs)
+    by_agent = jax.vmap(lambda p, rows: module.apply({"params": p}, *rows))(per_agent, leading)
+    return jax.tree.map(lambda y: jnp.moveaxis(y, 0, -2), by_agent)
+
+
+def per_row(flag: chex.Array, rows: chex.Array) -> chex.Array:
+    """A ``flag [...]`` of the environment for each of its ``rows [..., A, F]``: ``[..., A, 1]``."""
+    return jnp.broadcast_to(flag[..., None, None], (*rows.shape[:-1], 1))

@@ -1,10 +1,18 @@
-"""Running mean and variance of observations."""
+"""Running mean and variance: of observations, and of returns for the critic."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import chex
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
+
+from shoal.returns import mean_by
+
+VALUE_NORMS = ("none", "running", "popart")
+BATCHES_KEPT = 100  # so many batches weigh in the statistics of returns, which move as the policy learns
 
 
 class Stats(struct.PyTreeNode):
@@ -39,3 +47,46 @@ def update(stats: Stats, obs: chex.Array, alive: chex.Array) -> Stats:
 def apply(stats: Stats, obs: chex.Array, limit: float = 10.0) -> chex.Array:
     """Observations with mean zero and variance one, clipped to ``limit``."""
     return jnp.clip((obs - stats.mean) / jnp.sqrt(stats.variance + 1e-8), -limit, limit)
+
+
+def init_values(policies: int) -> Stats:
+    """Statistics of the returns of each policy's agents, ``[P]``: values in units of the reward, unless updated."""
+    return Stats(jnp.zeros(policies), jnp.ones(policies), jnp.zeros(policies))
+
+
+def update_values(stats: Stats, target: chex.Array, alive: chex.Array, policy_of: np.ndarray) -> Stats:
+    """Mix the ``target [..., A]`` of a batch in; the newest batch weighs at least ``1 / BATCHES_KEPT``."""
+    mean = mean_by(policy_of, target, alive)  # [P]
+    square = mean_by(policy_of, jnp.square(target - mean[policy_of]), alive)
+    count = jnp.minimum(stats.count + 1.0, BATCHES_KEPT)
+    share = 1.0 / count
+    delta = mean - stats.mean
+    variance = (1.0 - share) * (stats.variance + share * jnp.square(delta)) + share * square
+    return Stats(stats.mean + share * delta, jnp.maximum(variance, 1e-4), count)
+
+
+def to_reward_units(stats: Stats, value: chex.Array, policy_of: np.ndarray) -> chex.Array:
+    """What a critic's output ``[..., A]`` means."""
+    return value * jnp.sqrt(stats.variance)[policy_of] + stats.mean[policy_of]
+
+
+def from_reward_units(stats: Stats, value: chex.Array, policy_of: np.ndarray) -> chex.Array:
+    """What a critic should say for ``value [..., A]``."""
+    return (value - stats.mean[policy_of]) / jnp.sqrt(stats.variance)[policy_of]
+
+
+def keep_outputs(head: dict[str, Any], old: Stats, new: Stats) -> dict[str, Any]:
+    """PopArt (van Hasselt et al. 2016): a critic's last layer ``[P, ...]`` such that new statistics change no value."""
+    ratio = jnp.sqrt(old.variance / new.variance)[:, None]
+    shift = ((old.mean - new.mean) / jnp.sqrt(new.variance))[:, None]
+    return {"kernel": head["kernel"] * ratio[..., None], "bias": head["bias"] * ratio + shift}
+
+
+def follow_returns(
+    kind: str, stats: Stats, critic: dict[str, Any], target: chex.Array, alive: chex.Array, policy_of: np.ndarray
+) -> tuple[Stats, dict[str, Any]]:
+    """Statistics after the returns ``target [..., A]``, and the critic's parameters, which ``popart`` adapts."""
+    if kind == "none":
+        return stats, critic
+    new = update_values(stats, target, alive, policy_of)
+    return new, (critic | {"head": keep_outputs(critic["head"], stats, new)} if kind == "popart" else critic)

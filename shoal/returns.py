@@ -5,6 +5,7 @@ from __future__ import annotations
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def gae(
@@ -39,13 +40,23 @@ def gae(
     return advantages
 
 
-def masked_mean(x: chex.Array, weight: chex.Array) -> chex.Array:
-    """The mean of ``x`` where ``weight`` is one; zero where there is nothing to average. Hidden entries cannot leak."""
-    return (jnp.where(weight > 0, x, 0.0) * weight).sum() / jnp.maximum(weight.sum(), 1.0)
+def masked_mean(x: chex.Array, where: chex.Array) -> chex.Array:
+    """The mean of ``x`` where ``where`` holds; zero where there is nothing to average. Hidden entries cannot leak."""
+    return jnp.where(where, x, 0.0).sum() / jnp.maximum(where.sum(), 1)
 
 
-def normalise(x: chex.Array, weight: chex.Array) -> chex.Array:
-    """``x`` with mean zero and standard deviation one over the entries where ``weight`` is one."""
-    mean = masked_mean(x, weight)
-    variance = masked_mean(jnp.square(x - mean), weight)
-    return (x - mean) / jnp.sqrt(variance + 1e-8)
+def mean_by(ids: np.ndarray, x: chex.Array, where: chex.Array) -> chex.Array:
+    """``[G]``: the masked mean of ``x [..., A]`` over the agents of each group (or policy), ``ids [A]`` its index."""
+    if ids.max() == 0:
+        return masked_mean(x, where)[None]
+    member = (np.arange(ids.max() + 1)[:, None] == ids).astype(np.float32)  # [G, A]
+    over = tuple(range(x.ndim - 1))
+    totals = jnp.where(where, x, 0.0).sum(over)  # [A]
+    return (member * totals).sum(-1) / jnp.maximum((member * where.sum(over)).sum(-1), 1)
+
+
+def normalise(x: chex.Array, where: chex.Array, ids: np.ndarray) -> chex.Array:
+    """``x [..., A]`` with mean zero and standard deviation one inside each group, of the entries ``where`` holds."""
+    centred = x - mean_by(ids, x, where)[ids]
+    variance = mean_by(ids, jnp.square(centred), where)[ids]
+    return centred / jnp.sqrt(variance + 1e-8)

@@ -30,7 +30,8 @@ SMALL = [
     "algo.rollout_length=8",
     "algo.epochs=2",
     "algo.minibatches=2",
-    "algo.widths=[8]",
+    "algo.actor.widths=[8]",
+    "algo.critic.widths=[8]",
     "evaluation.episodes=2",
 ]
 

@@ -28,14 +28,15 @@ import numpy as np
 import optax
 from flax import struct
 
-from envs.base import Env, UserError
-from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import distributions, networks, normalisation
+from envs.base import Env, TimeStep, UserError
+from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
+from shoal import distributions, models, networks, normalisation
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
-from shoal.metrics import episode_metrics
-from shoal.returns import gae, masked_mean, normalise
+from shoal.metrics import by_group, episode_metrics
+from shoal.models import Inputs, Model
+from shoal.returns import gae, mean_by, normalise
 from shoal.shuffle import permutations
 
 
@@ -50,14 +51,14 @@ class Config:
     minibatches: int = setting(4, low=1)  # gradient steps in a pass
     sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
     agent_id: bool = setting(False)  # append the agent's one-hot number to its observation
-    network: str = setting("mlp", choices=("mlp", "cnn"))  # torso of actor and critic
-    widths: tuple[int, ...] = setting((64, 64), low=1)  # units of the hidden layers
-    activation: str = setting("tanh", choices=tuple(networks.ACTIVATIONS))  # of the hidden layers
-    layer_norm: bool = setting(False)  # before each activation
+    actor: Model = setting(Model())  # the network of the policy
+    critic: Model = setting(Model())  # and that of the value
     continuous_policy: str = setting("tanh_normal", choices=distributions.KINDS)  # for continuous actions
-    normalise_advantages: bool = setting(True)  # over the agents and steps of a minibatch
+    normalise_advantages: bool = setting(True)  # over the steps of a minibatch and the agents of a group
     normalise_obs: bool = setting(False)  # by running mean and standard deviation
+    normalise_values: str = setting("none", choices=normalisation.VALUE_NORMS)  # how returns are scaled for the critic
     clip_value: bool = setting(True)  # clip the value's change as the policy's
+    huber: bool = setting(False)  # a value loss that grows linearly beyond huber_delta
 
 
 class Hypers(struct.PyTreeNode):
@@ -71,23 +72,26 @@ class Hypers(struct.PyTreeNode):
     ent_coef: float = hyper(0.01, low=0.0)  # weight of the entropy at the start
     ent_coef_end: float = hyper(1.0, low=0.0)  # its share left at the end; 1 for constant
     vf_coef: float = hyper(0.5, low=0.0)  # weight of the value loss
-    max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping
+    max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping, of each policy's parameters
+    huber_delta: float = hyper(10.0, low=0.0)  # where the Huber loss turns linear
 
 
-class ActorCritic(nn.Module):
-    """Two torsos side by side: ``obs [..., O]`` to head outputs ``[..., H]`` and value ``[...]``."""
+class Network(nn.Module):
+    """A torso and a linear head: ``x [..., A, O]``, ``alive [..., A, 1]`` to ``[..., A, size]``."""
 
-    config: Config
-    obs_shape: tuple[int, ...]
-    head_size: int
+    model: Model
+    inputs: Inputs
+    size: int
+    scale: float  # of the head's first weights
+
+    @property
+    def mixes(self) -> bool:
+        return self.model.mixes
 
     @nn.compact
-    def __call__(self, obs: chex.Array) -> tuple[chex.Array, chex.Array]:
-        c = self.config
-        torso = partial(networks.torso, c.network, self.obs_shape, c.widths, c.activation, c.layer_norm)
-        outputs = networks.Dense(self.head_size, scale=0.01)(torso()(obs))
-        value = networks.Dense(1, scale=1.0)(torso()(obs))
-        return outputs, value.squeeze(-1)
+    def __call__(self, x: chex.Array, alive: chex.Array) -> chex.Array:
+        features = models.torso(self.model, self.inputs, x, alive)
+        return networks.Dense(self.size, scale=self.scale, name="head")(features)
 
 
 class Transition(struct.PyTreeNode):
@@ -106,18 +110,19 @@ class Batch(struct.PyTreeNode):
 
     obs: chex.Array  # [B, A, O]
     action_mask: chex.Array  # [B, A, N]
+    alive: chex.Array  # [B, A]
     action: chex.Array  # [B, A] or [B, A, N]
     log_prob: chex.Array  # [B, A] under the policy that acted
     value: chex.Array  # [B, A]
     advantage: chex.Array  # [B, A]
     target: chex.Array  # [B, A]
-    weight: chex.Array  # [B, A] one for agents that acted
 
 
 class TrainState(struct.PyTreeNode):
-    params: Any  # [P, ...]
-    opt_state: optax.OptState
+    params: dict[str, Any]  # of "actor" and "critic", [P, ...]
+    opt_state: optax.OptState  # [P, ...]
     obs_stats: normalisation.Stats  # [O]
+    value_stats: normalisation.Stats  # [P]
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...]
     updates: chex.Array  # [] int32, updates done
@@ -131,37 +136,51 @@ class Setup:
     config: Config
     env: Env
     vec: EpisodeStats
-    network: ActorCritic
+    actor: Network
+    critic: Network
     policy_of: np.ndarray  # [A]
 
     @property
     def num_updates(self) -> int:
         return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
 
-    def apply(self, params: Any, obs_stats: normalisation.Stats, obs: chex.Array) -> tuple[chex.Array, chex.Array]:
-        """Head outputs ``[..., A, H]`` and values ``[..., A]`` of every agent by its own parameters."""
-        if self.config.normalise_obs:
-            obs = normalisation.apply(obs_stats, obs)
-        return networks.apply_policies(self.network, params, self.policy_of, obs)
+    def policy(self, params: Any, stats: normalisation.Stats, x: TimeStep | Transition | Batch) -> chex.Array:
+        """What every agent's policy head says, ``[..., A, H]``."""
+        rows = self.seen(stats, x.obs)
+        return networks.apply_policies(self.actor, params["actor"], self.policy_of, rows, x.alive[..., None])
+
+    def value(self, params: Any, stats: normalisation.Stats, x: TimeStep | Transition | Batch | View) -> chex.Array:
+        """The critic's value for every agent, ``[..., A]``, in its own units."""
+        rows = self.seen(stats, x.obs)
+        value = networks.apply_policies(self.critic, params["critic"], self.policy_of, rows, x.alive[..., None])
+        return value.squeeze(-1)
+
+    def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
+        return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
 
     def distribution(self, outputs: chex.Array, mask: chex.Array):
         return distributions.policy(self.env.action_space, outputs, mask, self.config.continuous_policy)
 
 
 def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
-    """Adam with clipped gradients, all parameters as one vector; rebuilt from traced numbers, its state is carried."""
+    """Adam with clipped gradients for one policy, its parameters as one vector; rebuilt from traced numbers."""
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, net_key, env_key = jax.random.split(key, 3)
-    obs = jnp.zeros((1, setup.env.obs_size))
-    params = networks.init_policies(setup.network, net_key, int(setup.policy_of.max()) + 1, obs)
+    key, env_key, *net_keys = jax.random.split(key, 4)
+    policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
+    rows = (jnp.zeros((agents, setup.env.obs_size)), jnp.ones((agents, 1), bool))
+    params = {
+        "actor": networks.init_policies(setup.actor, net_keys[0], policies, *rows),
+        "critic": networks.init_policies(setup.critic, net_keys[1], policies, *rows),
+    }
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
-        opt_state=optimiser(hypers, hypers.lr).init(params),
+        opt_state=jax.vmap(optimiser(hypers, hypers.lr).init)(params),
         obs_stats=normalisation.init(setup.env.obs_size),
+        value_stats=normalisation.init_values(policies),
         env_state=env_state,
         timestep=timestep,
         updates=jnp.int32(0),
@@ -180,7 +199,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     def step(carry, inputs):
         env_state, timestep = carry
         noise_t, keys_t = inputs
-        outputs, _ = setup.apply(state.params, state.obs_stats, timestep.obs)
+        outputs = setup.policy(state.params, state.obs_stats, timestep)
         action = setup.distribution(outputs, timestep.action_mask).sample_from(noise_t)
         env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
@@ -194,20 +213,22 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
 
 def successor_values(state: TrainState, transitions: Transition, value: chex.Array, setup: Setup) -> chex.Array:
     """``[T, E, A]``: the value of each step's true successor; final observations are valued only where needed."""
-    _, last_value = setup.apply(state.params, state.obs_stats, state.timestep.obs)
+    last_value = setup.value(state.params, state.obs_stats, state.timestep)
     next_value = jnp.concatenate([value[1:], last_value[None]])
     truncated = transitions.next.truncated  # [T, E]
     when = jax.vmap(partial(jnp.nonzero, size=setup.vec.max_truncations, fill_value=0), in_axes=1)(truncated)[0]
-    env = jnp.arange(setup.config.num_envs)[:, None]
-    _, final_value = setup.apply(state.params, state.obs_stats, transitions.next.final_obs[when, env])  # [E, K, A]
-    final_value = jnp.where(truncated[when, env][..., None], final_value, next_value[when, env])
-    return next_value.at[when, env].set(final_value)
+    at = (when, jnp.arange(setup.config.num_envs)[:, None])  # [E, K]
+    final = jax.tree.map(lambda x: x[at], transitions.next.final)
+    final_value = setup.value(state.params, state.obs_stats, final)  # [E, K, A]
+    return next_value.at[at].set(jnp.where(truncated[at][..., None], final_value, next_value[at]))
 
 
 def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> Batch:
-    """Advantages and targets, ``[T * E, ...]``."""
-    _, value = setup.apply(state.params, state.obs_stats, transitions.obs)  # [T, E, A]
-    next_value = successor_values(state, transitions, value, setup)
+    """Advantages and targets, ``[T * E, ...]``, in units of the reward."""
+    in_reward_units = partial(normalisation.to_reward_units, state.value_stats, policy_of=setup.policy_of)
+    value = setup.value(state.params, state.obs_stats, transitions)  # [T, E, A]
+    next_value = in_reward_units(successor_values(state, transitions, value, setup))
+    value = in_reward_units(value)
     step = transitions.next
     # An agent that dies has no future of its own, though its team plays on.
     terminated = step.terminated[..., None] | ~step.final_alive
@@ -216,44 +237,58 @@ def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup
     batch = Batch(
         obs=transitions.obs,
         action_mask=transitions.action_mask,
+        alive=transitions.alive,
         action=transitions.action,
         log_prob=setup.distribution(transitions.outputs, transitions.action_mask).log_prob(transitions.action),
         value=value,
         advantage=advantage,
         target=advantage + value,
-        weight=transitions.alive.astype(jnp.float32),
     )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+
+
+def scale_values(state: TrainState, batch: Batch, setup: Setup) -> tuple[TrainState, Batch]:
+    """Values and targets in the critic's own units, after these have followed the returns."""
+    kind, critic = setup.config.normalise_values, state.params["critic"]
+    returns = (batch.target, batch.alive, setup.policy_of)
+    stats, critic = normalisation.follow_returns(kind, state.value_stats, critic, *returns)
+    scale = partial(normalisation.from_reward_units, stats, policy_of=setup.policy_of)
+    batch = batch.replace(value=scale(batch.value), target=scale(batch.target))
+    return state.replace(params=state.params | {"critic": critic}, value_stats=stats), batch
 
 
 def loss(
     params: Any, batch: Batch, obs_stats: normalisation.Stats, hypers: Hypers, ent_coef: chex.Numeric, setup: Setup
 ) -> tuple[chex.Array, Metrics]:
-    """PPO's clipped surrogate, its value loss and its entropy bonus."""
-    outputs, value = setup.apply(params, obs_stats, batch.obs)
-    pi = setup.distribution(outputs, batch.action_mask)
-    log_ratio = pi.log_prob(batch.action) - batch.log_prob
+    """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
+    config = setup.config
+    pi = setup.distribution(setup.policy(params, obs_stats, batch), batch.action_mask)
+    log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [B, A]
     ratio = jnp.exp(log_ratio)
-    advantage = normalise(batch.advantage, batch.weight) if setup.config.normalise_advantages else batch.advantage
+    advantage = batch.advantage
+    if config.normalise_advantages:
+        advantage = normalise(advantage, batch.alive, setup.env.group_ids)
     clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
-    policy_loss = -masked_mean(jnp.minimum(ratio * advantage, clipped * advantage), batch.weight)
+    policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
 
-    error = jnp.square(value - batch.target)
-    if setup.config.clip_value:
+    value = setup.value(params, obs_stats, batch)
+    distance = partial(optax.losses.huber_loss, delta=hypers.huber_delta) if config.huber else optax.losses.l2_loss
+    value_loss = distance(value - batch.target)
+    if config.clip_value:
         near = batch.value + jnp.clip(value - batch.value, -hypers.clip_eps, hypers.clip_eps)
-        error = jnp.maximum(error, jnp.square(near - batch.target))
-    value_loss = 0.5 * masked_mean(error, batch.weight)
+        value_loss = jnp.maximum(value_loss, distance(near - batch.target))
 
-    entropy = masked_mean(pi.entropy(), batch.weight)
+    entropy = pi.entropy()
     total = policy_loss + hypers.vf_coef * value_loss - ent_coef * entropy
-    return total, {
-        "loss": total,
+    total = mean_by(setup.policy_of, total, batch.alive).sum()
+    terms = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
-        "approx_kl": masked_mean(ratio - 1.0 - log_ratio, batch.weight),
-        "clip_fraction": masked_mean(jnp.abs(ratio - 1.0) > hypers.clip_eps, batch.weight),
+        "approx_kl": ratio - 1.0 - log_ratio,
+        "clip_fraction": jnp.abs(ratio - 1.0) > hypers.clip_eps,
     }
+    return total, {"loss": total} | by_group(terms, batch.alive, setup.env)
 
 
 def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, setup: Setup):
@@ -269,7 +304,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
         minibatch = jax.tree.map(lambda x: x[index], batch)
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
-        updates, opt_state = optimise.update(grads, opt_state)
+        updates, opt_state = jax.vmap(optimise.update)(grads, opt_state)
         return (optax.apply_updates(params, updates), opt_state), metrics
 
     size = config.num_envs * config.rollout_length
@@ -282,7 +317,7 @@ def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState,
     """One rollout, then learning from it."""
     key, shuffle_key, *rollout_keys = jax.random.split(state.key, 5)
     state, transitions = rollout(state, rollout_keys, setup)
-    batch = make_batch(state, transitions, hypers, setup)
+    state, batch = scale_values(state, make_batch(state, transitions, hypers, setup), setup)
     state, metrics = learn(state, batch, shuffle_key, hypers, setup)
     if setup.config.normalise_obs:
         state = state.replace(obs_stats=normalisation.update(state.obs_stats, transitions.obs, transitions.alive))
@@ -292,7 +327,7 @@ def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState,
 
 def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[tuple, chex.Array]:
     """The environment's action for ``timestep [E, ...]``; the mode of the policy if ``greedy``."""
-    outputs, _ = setup.apply(policy["params"], policy["obs_stats"], timestep.obs)
+    outputs = setup.policy(policy, policy["obs_stats"], timestep)
     pi = setup.distribution(outputs, timestep.action_mask)
     space = setup.env.action_space
     action = pi.mode() if greedy else pi.sample_from(distributions.noise(key, space, timestep.obs.shape[:1]))
@@ -304,22 +339,27 @@ def check(config: Config, env: Env) -> None:
     size = config.num_envs * config.rollout_length
     if size % config.minibatches:
         raise UserError(f"algo.minibatches={config.minibatches}: must divide num_envs * rollout_length = {size}")
-    if config.network == "cnn" and not env.obs_shape:
-        raise UserError(f"algo.network=cnn: {env.name} has no image observations; use mlp")
+    for name, model in (("actor", config.actor), ("critic", config.critic)):
+        models.check(f"algo.{name}", model, env, recurrent=False)
 
 
 def make(config: Config, env: Env) -> Algorithm:
     """IPPO on ``env`` as pure functions of one run."""
     check(config, env)
     env = AgentId(env) if config.agent_id else env
-    network = ActorCritic(config, env.obs_shape, distributions.head_size(env.action_space))
-    policy_of = networks.policy_of_agent(config.sharing, env.group_ids)
-    vec = EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length))
-    setup = Setup(config, env, vec, network, policy_of)
+    inputs = Inputs(env.obs_shape, env.position)
+    setup = Setup(
+        config=config,
+        env=env,
+        vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
+        actor=Network(config.actor, inputs, distributions.head_size(env.action_space), scale=0.01),
+        critic=Network(config.critic, inputs, 1, scale=1.0),
+        policy_of=networks.policy_of_agent(config.sharing, env.group_ids),
+    )
     return Algorithm(
         init=partial(init, setup=setup),
         update=partial(update, setup=setup),
-        policy=lambda state: {"params": state.params, "obs_stats": state.obs_stats},
+        policy=lambda state: {"actor": state.params["actor"], "obs_stats": state.obs_stats},
         acting=Acting(initial_carry=lambda num_envs: (), act=partial(act, setup=setup)),
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,

@@ -22,8 +22,11 @@ import envs
 from baselines.ippo import ippo_ff_mpe as ippo
 from envs.base import UserError
 from shoal import checkpoint, policies, report, runner
+from shoal.models import Model
 from shoal.progress import Display
 from tests.conftest import SCRIPT, SMALL
+
+TINY = Model(widths=(8,))
 
 
 def metrics(folder) -> pd.DataFrame:
@@ -208,7 +211,7 @@ def test_too_little_memory_is_said_before_anything_runs(train, monkeypatch, caps
 def test_loading_executes_no_code(train, tmp_path):
     folder = train()
     env = envs.make("mpe/simple_spread")
-    config = ippo.Config(num_envs=4, rollout_length=8, widths=(8,))
+    config = ippo.Config(num_envs=4, rollout_length=8, actor=TINY, critic=TINY)
     algorithm = ippo.make(config, env)
     like = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key, ippo.Hypers())), jax.random.PRNGKey(0))
     policy = policies.load(folder, like, run=1)
@@ -229,7 +232,8 @@ def test_loading_executes_no_code(train, tmp_path):
 
 
 def test_evaluation_is_one_whole_episode_per_environment(train):
-    algorithm = ippo.make(ippo.Config(num_envs=2, rollout_length=8, widths=(8,)), envs.make("mpe/simple_spread"))
+    config = ippo.Config(num_envs=2, rollout_length=8, actor=TINY, critic=TINY)
+    algorithm = ippo.make(config, envs.make("mpe/simple_spread"))
     state = algorithm.init(jax.random.PRNGKey(0), ippo.Hypers())
     policy = algorithm.policy(state)
     next_key, values = runner.evaluate(algorithm, policy, jax.random.PRNGKey(5), 3, True)

@@ -1,0 +1,449 @@
+"""MAPPO, recurrent: PPO for every agent, with a critic that sees the whole game and remembers it (Yu et al. 2022).
+
+    max_theta  E[ min(r A, clip(r, 1 - eps, 1 + eps) A) ] + ent_coef H(pi) - vf_coef (V - R)^2,   r = pi / pi_old
+
+Agents are an axis, not a batch: a minibatch is a set of environment steps with all their agents. Differences from
+the papers: values are computed after the rollout in one pass, and a truncated episode bootstraps from its true last
+observation.
+
+    python baselines/mappo/mappo_rnn_smax.py
+    python baselines/mappo/mappo_rnn_smax.py env=mpe/simple_reference total_steps=5e6
+    python baselines/mappo/mappo_rnn_smax.py seeds=64 sweep.lr=[1e-4,3e-4,1e-3] sweep.ent_coef=[0,0.01]
+
+Shapes: T time, E environments, A agents, O observation, S global state, N actions, P policies, B minibatch, and the
+critic's K rows of C numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from envs.base import Env, UserError
+from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
+from shoal import distributions, models, networks, normalisation
+from shoal.algorithm import Acting, Algorithm, Metrics
+from shoal.algorithm import make_train as train_function
+from shoal.config import hyper, main, setting
+from shoal.critics import CRITICS, CriticView
+from shoal.memory import before_chunks, in_sequences, one_step
+from shoal.metrics import by_group, episode_metrics
+from shoal.models import Inputs, Model
+from shoal.returns import gae, mean_by, normalise
+from shoal.shuffle import permutations
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes and switches: fixed when the program is compiled."""
+
+    total_steps: float = setting(1e6, low=1)  # environment steps of one run
+    num_envs: int = setting(16, low=1)  # E, environments stepped side by side
+    rollout_length: int = setting(128, low=1)  # T, steps of each between two updates
+    epochs: int = setting(4, low=1)  # passes over a rollout
+    minibatches: int = setting(4, low=1)  # gradient steps in a pass
+    chunk_length: int = setting(0, low=0)  # L, steps that gradients flow through; 0 for whole rollouts
+    sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
+    agent_id: bool = setting(False)  # append the agent's one-hot number to its observation
+    actor: Model = setting(Model("gru"))  # the network of the policy
+    critic: Model = setting(Model("gru"))  # and that of the value
+    critic_input: str = setting("state", choices=CRITICS)  # what the critic looks at
+    continuous_policy: str = setting("tanh_normal", choices=distributions.KINDS)  # for continuous actions
+    normalise_advantages: bool = setting(True)  # over the steps of a minibatch and the agents of a group
+    normalise_obs: bool = setting(False)  # by running mean and standard deviation
+    normalise_values: str = setting("none", choices=normalisation.VALUE_NORMS)  # how returns are scaled for the critic
+    clip_value: bool = setting(True)  # clip the value's change as the policy's
+    huber: bool = setting(False)  # a value loss that grows linearly beyond huber_delta
+
+
+class Hypers(struct.PyTreeNode):
+    """Numbers that may differ between the runs of one compiled program."""
+
+    lr: float = hyper(2.5e-4, low=0.0)  # Adam's step size at the start
+    lr_end: float = hyper(0.0, low=0.0)  # its share left at the end of the (linear) schedule; 1 for constant
+    gamma: float = hyper(0.99, low=0.0, high=1.0)  # discount
+    gae_lambda: float = hyper(0.95, low=0.0, high=1.0)  # bias and variance of the advantage
+    clip_eps: float = hyper(0.2, low=0.0)  # how far a probability ratio may move
+    ent_coef: float = hyper(0.01, low=0.0)  # weight of the entropy at the start
+    ent_coef_end: float = hyper(1.0, low=0.0)  # its share left at the end; 1 for constant
+    vf_coef: float = hyper(0.5, low=0.0)  # weight of the value loss
+    max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping, of each policy's parameters
+    huber_delta: float = hyper(10.0, low=0.0)  # where the Huber loss turns linear
+
+
+class Network(nn.Module):
+    """A torso, a memory and a linear head over time: ``x [T, ..., A, O]``, ``is_first`` and ``alive [T, ..., A, 1]``.
+
+    Gives the memory after every step, and ``[T, ..., A, size]``.
+    """
+
+    model: Model
+    inputs: Inputs
+    size: int
+    scale: float  # of the head's first weights
+
+    @property
+    def mixes(self) -> bool:
+        return self.model.mixes
+
+    @nn.compact
+    def __call__(self, memory: Any, x: chex.Array, is_first: chex.Array, alive: chex.Array) -> tuple[Any, chex.Array]:
+        features = models.torso(self.model, self.inputs, x, alive)
+        memories, features = models.remember(self.model, memory, features, is_first)
+        return memories, networks.Dense(self.size, scale=self.scale, name="head")(features)
+
+
+class Transition(struct.PyTreeNode):
+    """One step of every environment, as the rollout sees it."""
+
+    obs: chex.Array  # [E, A, O]
+    state: chex.Array  # [E, S]
+    action_mask: chex.Array  # [E, A, N]
+    alive: chex.Array  # [E, A] agents that act; the others carry no weight
+    is_first: chex.Array  # [E] an episode opens
+    memory: Any  # [E, A, ...] of the actor, after the step
+    outputs: chex.Array  # [E, A, H] what the policy head said
+    action: chex.Array  # [E, A] or [E, A, N], raw
+    next: VecTimeStep  # [E, ...] what came of it
+
+
+class Batch(struct.PyTreeNode):
+    """What a minibatch holds: ``B`` sequences of ``L`` steps."""
+
+    obs: chex.Array  # [L, B, A, O]
+    state: chex.Array  # [L, B, S]
+    action_mask: chex.Array  # [L, B, A, N]
+    alive: chex.Array  # [L, B, A]
+    is_first: chex.Array  # [L, B]
+    memory: dict[str, Any]  # [1, B, A, ...] of "actor" and "critic", before the first step
+    action: chex.Array  # [L, B, A] or [L, B, A, N]
+    log_prob: chex.Array  # [L, B, A] under the policy that acted
+    value: chex.Array  # [L, B, A]
+    advantage: chex.Array  # [L, B, A]
+    target: chex.Array  # [L, B, A]
+
+
+class TrainState(struct.PyTreeNode):
+    params: dict[str, Any]  # of "actor" and "critic", [P, ...]
+    opt_state: optax.OptState  # [P, ...]
+    obs_stats: dict[str, normalisation.Stats]  # of what "actor" and "critic" look at, [O] and [C]
+    value_stats: normalisation.Stats  # [P]
+    env_state: EpisodeState  # [E, ...]
+    timestep: VecTimeStep  # [E, ...]
+    memory: dict[str, Any]  # of "actor" and "critic", [E, A, ...]
+    updates: chex.Array  # [] int32, updates done
+    key: chex.PRNGKey
+
+
+Steps = Transition | Batch | View  # what has a time axis
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The static things that every function below needs."""
+
+    config: Config
+    env: Env
+    vec: EpisodeStats
+    actor: Network
+    critic: Network
+    view: CriticView
+    policy_of: np.ndarray  # [A]
+
+    @property
+    def num_updates(self) -> int:
+        return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
+
+    def policy(self, params: Any, stats: dict[str, Any], memory: Any, x: Steps) -> tuple[Any, chex.Array]:
+        """The actor's memory after every step, and what every agent's policy head says, ``[T, ..., A, H]``."""
+        rows = self.seen(stats["actor"], x.obs)
+        inputs = (memory, rows, networks.per_row(x.is_first, rows), x.alive[..., None])
+        return networks.apply_policies(self.actor, params["actor"], self.policy_of, *inputs)
+
+    def value(self, params: Any, stats: dict[str, Any], memory: Any, x: Steps) -> tuple[Any, chex.Array]:
+        """The critic's memory after every step, and its value for every agent, ``[T, ..., A]``, in its own units."""
+        rows, policy_of = self.view(x.obs, x.state, x.alive), self.view.policy_of_row  # [T, ..., K, C], [K]
+        rows, alive = self.seen(stats["critic"], rows), self.view.alive(x.alive)
+        inputs = (memory, rows, networks.per_row(x.is_first, rows), alive[..., None])
+        memories, value = networks.apply_policies(self.critic, params["critic"], policy_of, *inputs)
+        return memories, self.view.of_agents(value)
+
+    def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
+        return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
+
+    def initial_memory(self, num_envs: int) -> dict[str, Any]:
+        """Nothing, for the agents and the critic's rows of ``num_envs`` environments."""
+        actor = models.initial_memory(self.config.actor, (num_envs, self.env.num_agents))
+        critic = models.initial_memory(self.config.critic, (num_envs, len(self.view.policy_of_row)))
+        return {"actor": actor, "critic": critic}
+
+    @property
+    def chunk_length(self) -> int:
+        return self.config.chunk_length or self.config.rollout_length
+
+    @property
+    def num_sequences(self) -> int:
+        return self.config.num_envs * self.config.rollout_length // self.chunk_length
+
+    def distribution(self, outputs: chex.Array, mask: chex.Array):
+        return distributions.policy(self.env.action_space, outputs, mask, self.config.continuous_policy)
+
+
+def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
+    """Adam with clipped gradients for one policy, its parameters as one vector; rebuilt from traced numbers."""
+    return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
+
+
+def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
+    key, env_key, *net_keys = jax.random.split(key, 4)
+    policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
+    flags = jnp.ones((1, agents, 1), bool)
+    rows = (jnp.zeros((1, agents, setup.env.obs_size)), flags, flags)
+    views = (jnp.zeros((1, agents, setup.view.size)), flags, flags)
+    first = partial(models.initial_memory, shape=(agents,))
+    params = {
+        "actor": networks.init_policies(setup.actor, net_keys[0], policies, first(setup.config.actor), *rows),
+        "critic": networks.init_policies(setup.critic, net_keys[1], policies, first(setup.config.critic), *views),
+    }
+    env_state, timestep = setup.vec.reset(env_key)
+    return TrainState(
+        params=params,
+        opt_state=jax.vmap(optimiser(hypers, hypers.lr).init)(params),
+        obs_stats={"actor": normalisation.init(setup.env.obs_size), "critic": normalisation.init(setup.view.size)},
+        value_stats=normalisation.init_values(policies),
+        env_state=env_state,
+        timestep=timestep,
+        memory=setup.initial_memory(setup.config.num_envs),
+        updates=jnp.int32(0),
+        key=key,
+    )
+
+
+def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tuple[TrainState, Transition]:
+    """``T`` steps of every environment; all random numbers are drawn before the loop, from three ``keys``.
+
+    ``state.memory`` stays that of the first step: learning starts from it.
+    """
+    steps, num_envs = setup.config.rollout_length, setup.config.num_envs
+    noise_key, pool_key, step_key = keys
+    noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
+    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    pool = setup.vec.fresh(pool_key)
+
+    def step(carry, inputs):
+        env_state, timestep, memory = carry
+        noise_t, keys_t = inputs
+        memory, outputs = one_step(partial(setup.policy, state.params, state.obs_stats), memory, timestep)
+        action = setup.distribution(outputs, timestep.action_mask).sample_from(noise_t)
+        env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
+        env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
+        seen = (timestep.obs, timestep.state, timestep.action_mask, timestep.alive, timestep.is_first)
+        return (env_state, next_timestep, memory), Transition(*seen, memory, outputs, action, next_timestep)
+
+    carry = (state.env_state, state.timestep, state.memory["actor"])
+    (env_state, timestep, _), transitions = jax.lax.scan(step, carry, (noise, step_keys))
+    return state.replace(env_state=env_state, timestep=timestep), transitions
+
+
+def successor_values(
+    state: TrainState, transitions: Transition, memories: Any, value: chex.Array, setup: Setup
+) -> chex.Array:
+    """``[T, E, A]``: the value of each step's true successor; final observations are valued only where needed.
+
+    ``memories [T, E, A, ...]`` are the critic's, after each step.
+    """
+    value_of = partial(one_step, partial(setup.value, state.params, state.obs_stats))
+    _, last_value = value_of(jax.tree.map(lambda x: x[-1], memories), state.timestep)
+    next_value = jnp.concatenate([value[1:], last_value[None]])
+    truncated = transitions.next.truncated  # [T, E]
+    when = jax.vmap(partial(jnp.nonzero, size=setup.vec.max_truncations, fill_value=0), in_axes=1)(truncated)[0]
+    at = (when, jnp.arange(setup.config.num_envs)[:, None])  # [E, K]
+    memory, final = jax.tree.map(lambda x: x[at], (memories, transitions.next.final))
+    _, final_value = value_of(memory, final)  # [E, K, A]
+    return next_value.at[at].set(jnp.where(truncated[at][..., None], final_value, next_value[at]))
+
+
+def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> tuple[TrainState, Batch]:
+    """Advantages and targets in units of the reward, as sequences ``[L, S, ...]``; and the memory moved on."""
+    in_reward_units = partial(normalisation.to_reward_units, state.value_stats, policy_of=setup.policy_of)
+    # memories [T, E, A, ...] of the critic, value [T, E, A]
+    memories, value = setup.value(state.params, state.obs_stats, state.memory["critic"], transitions)
+    next_value = in_reward_units(successor_values(state, transitions, memories, value, setup))
+    value = in_reward_units(value)
+    step = transitions.next
+    # An agent that dies has no future of its own, though its team plays on.
+    terminated = step.terminated[..., None] | ~step.final_alive
+    ended = jnp.broadcast_to(step.ended[..., None], terminated.shape) | terminated
+    advantage = gae(step.reward, value, next_value, terminated, ended, hypers.gamma, hypers.gae_lambda)
+    after = {"actor": transitions.memory, "critic": memories}
+    batch = Batch(
+        obs=transitions.obs,
+        state=transitions.state,
+        action_mask=transitions.action_mask,
+        alive=transitions.alive,
+        is_first=transitions.is_first,
+        memory=None,
+        action=transitions.action,
+        log_prob=setup.distribution(transitions.outputs, transitions.action_mask).log_prob(transitions.action),
+        value=value,
+        advantage=advantage,
+        target=advantage + value,
+    )
+    starts = before_chunks(state.memory, after, setup.chunk_length)
+    batch = in_sequences(batch, setup.chunk_length).replace(memory=in_sequences(starts, 1))
+    return state.replace(memory=jax.tree.map(lambda x: x[-1], after)), batch
+
+
+def scale_values(state: TrainState, batch: Batch, setup: Setup) -> tuple[TrainState, Batch]:
+    """Values and targets in the critic's own units, after these have followed the returns."""
+    kind, critic = setup.config.normalise_values, state.params["critic"]
+    returns = (batch.target, batch.alive, setup.policy_of)
+    stats, critic = normalisation.follow_returns(kind, state.value_stats, critic, *returns)
+    scale = partial(normalisation.from_reward_units, stats, policy_of=setup.policy_of)
+    batch = batch.replace(value=scale(batch.value), target=scale(batch.target))
+    return state.replace(params=state.params | {"critic": critic}, value_stats=stats), batch
+
+
+def loss(
+    params: Any, batch: Batch, obs_stats: dict[str, Any], hypers: Hypers, ent_coef: chex.Numeric, setup: Setup
+) -> tuple[chex.Array, Metrics]:
+    """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
+    config = setup.config
+    memory = jax.tree.map(lambda x: x[0], batch.memory)
+    _, outputs = setup.policy(params, obs_stats, memory["actor"], batch)
+    pi = setup.distribution(outputs, batch.action_mask)
+    log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [L, B, A]
+    ratio = jnp.exp(log_ratio)
+    advantage = batch.advantage
+    if config.normalise_advantages:
+        advantage = normalise(advantage, batch.alive, setup.env.group_ids)
+    clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
+    policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
+
+    _, value = setup.value(params, obs_stats, memory["critic"], batch)
+    distance = partial(optax.losses.huber_loss, delta=hypers.huber_delta) if config.huber else optax.losses.l2_loss
+    value_loss = distance(value - batch.target)
+    if config.clip_value:
+        near = batch.value + jnp.clip(value - batch.value, -hypers.clip_eps, hypers.clip_eps)
+        value_loss = jnp.maximum(value_loss, distance(near - batch.target))
+
+    entropy = pi.entropy()
+    total = policy_loss + hypers.vf_coef * value_loss - ent_coef * entropy
+    total = mean_by(setup.policy_of, total, batch.alive).sum()
+    terms = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approx_kl": ratio - 1.0 - log_ratio,
+        "clip_fraction": jnp.abs(ratio - 1.0) > hypers.clip_eps,
+    }
+    return total, {"loss": total} | by_group(terms, batch.alive, setup.env)
+
+
+def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, setup: Setup):
+    """``epochs x minibatches`` gradient steps on one rollout."""
+    config = setup.config
+    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
+    lr = hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0))
+    ent_coef = hypers.ent_coef * (1.0 + progress * (hypers.ent_coef_end - 1.0))
+    optimise = optimiser(hypers, lr)
+
+    def gradient_step(carry, index):
+        params, opt_state = carry
+        minibatch = jax.tree.map(lambda x: x[:, index], batch)
+        gradient = jax.grad(loss, has_aux=True)
+        grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
+        updates, opt_state = jax.vmap(optimise.update)(grads, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), metrics
+
+    order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
+    (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
+    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+
+
+def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
+    """One rollout, then learning from it."""
+    key, shuffle_key, *rollout_keys = jax.random.split(state.key, 5)
+    state, transitions = rollout(state, rollout_keys, setup)
+    state, batch = make_batch(state, transitions, hypers, setup)
+    state, batch = scale_values(state, batch, setup)
+    state, metrics = learn(state, batch, shuffle_key, hypers, setup)
+    if setup.config.normalise_obs:
+        actor = normalisation.update(state.obs_stats["actor"], transitions.obs, transitions.alive)
+        rows = setup.view(transitions.obs, transitions.state, transitions.alive)
+        critic = normalisation.update(state.obs_stats["critic"], rows, setup.view.alive(transitions.alive))
+        state = state.replace(obs_stats={"actor": actor, "critic": critic})
+    state = state.replace(updates=state.updates + 1, key=key)
+    return state, metrics | episode_metrics(transitions.next, setup.env)
+
+
+def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[tuple, chex.Array]:
+    """The environment's action for ``timestep [E, ...]``; the mode of the policy if ``greedy``."""
+    x = View(timestep.obs, timestep.state, timestep.alive, jnp.zeros_like(timestep.terminated))
+    carry, outputs = one_step(partial(setup.policy, policy, policy["obs_stats"]), carry, x)
+    pi = setup.distribution(outputs, timestep.action_mask)
+    space = setup.env.action_space
+    action = pi.mode() if greedy else pi.sample_from(distributions.noise(key, space, timestep.obs.shape[:1]))
+    return carry, distributions.to_env(space, action, setup.config.continuous_policy)
+
+
+def check(config: Config, env: Env) -> None:
+    """What no single field can know."""
+    length = config.chunk_length or config.rollout_length
+    if config.rollout_length % length:
+        raise UserError(f"algo.chunk_length={length}: must divide algo.rollout_length={config.rollout_length}")
+    sequences = config.num_envs * config.rollout_length // length
+    if sequences % config.minibatches:
+        raise UserError(f"algo.minibatches={config.minibatches}: must divide the number of sequences, {sequences}")
+    for name, model in (("actor", config.actor), ("critic", config.critic)):
+        models.check(f"algo.{name}", model, env, recurrent=True)
+
+
+def make(config: Config, env: Env) -> Algorithm:
+    """MAPPO on ``env`` as pure functions of one run."""
+    check(config, env)
+    env = AgentId(env) if config.agent_id else env
+    inputs = Inputs(env.obs_shape, env.position)
+    policy_of = networks.policy_of_agent(config.sharing, env.group_ids)
+    view = CriticView(config.critic_input, config.critic, env, policy_of)
+    view.check()
+    setup = Setup(
+        config=config,
+        env=env,
+        vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
+        actor=Network(config.actor, inputs, distributions.head_size(env.action_space), scale=0.01),
+        critic=Network(config.critic, view.inputs, view.values, scale=1.0),
+        view=view,
+        policy_of=policy_of,
+    )
+    return Algorithm(
+        init=partial(init, setup=setup),
+        update=partial(update, setup=setup),
+        policy=lambda state: {"actor": state.params["actor"], "obs_stats": {"actor": state.obs_stats["actor"]}},
+        acting=Acting(
+            initial_carry=lambda num_envs: setup.initial_memory(num_envs)["actor"],
+            act=partial(act, setup=setup),
+        ),
+        env=env,
+        steps_per_update=config.num_envs * config.rollout_length,
+        num_updates=setup.num_updates,
+    )
+
+
+def make_train(config: Config, env: Env):
+    """The whole training as one pure function: ``jax.jit(jax.vmap(make_train(config, env)))(keys, hypers)``."""
+    return train_function(make(config, env))
+
+
+if __name__ == "__main__":
+    main(make, Config, Hypers, recipe="mappo_rnn_smax")
