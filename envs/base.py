@@ -36,6 +36,11 @@ class TimeStep(struct.PyTreeNode):
     alive: chex.Array  # [A] bool: the agents that act on this observation
     info: dict[str, chex.Array]  # scalars such as `won`; the same keys after reset and step
 
+    @property
+    def earned(self) -> chex.Array:
+        """``[A]``: what counts for the return: ``info["task_reward"]`` where a shaped reward is learnt from."""
+        return self.info.get("task_reward", self.reward)
+
 
 @dataclass(frozen=True)
 class Discrete:

@@ -91,7 +91,7 @@ class VecTimeStep(TimeStep):
     final_obs: chex.Array  # [E, A, O]
     final_state: chex.Array  # [E, S]
     final_alive: chex.Array  # [E, A]
-    episode_return: chex.Array | None = None  # [E, A] sum of rewards of the step's episode so far: EpisodeStats
+    episode_return: chex.Array | None = None  # [E, A] what the step's episode has earned so far: EpisodeStats
     episode_length: chex.Array | None = None  # [E] int32
 
     @property
@@ -194,7 +194,7 @@ class EpisodeStats:
     ) -> tuple[EpisodeState, VecTimeStep]:
         """One step of every environment, as :meth:`AutoReset.step`."""
         inner, timestep = self.vec.step(keys, state.inner, action, pool)
-        episode_return = state.episode_return + timestep.reward
+        episode_return = state.episode_return + timestep.earned
         episode_length = state.episode_length + 1
         ended = timestep.ended
         state = EpisodeState(

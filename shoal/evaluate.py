@@ -35,7 +35,7 @@ def evaluate(
         new_state, new_timestep = jax.vmap(env.step)(jax.random.split(env_key, episodes), state, action)
         # A finished episode stands still, and so does its last `info`.
         state, timestep = select(running, (new_state, new_timestep), (state, timestep))
-        returns = returns + jnp.where(running[:, None], timestep.reward, 0.0)
+        returns = returns + jnp.where(running[:, None], timestep.earned, 0.0)
         length = length + running
         running = running & ~(timestep.terminated | timestep.truncated)
         return (state, timestep, memory, running, returns, length), None
