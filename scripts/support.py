@@ -1,0 +1,93 @@
+"""Which algorithm file trains on which environments: ``python scripts/support.py`` tries all and writes docs/support.md.
+
+A pair is supported if two small updates run and leave finite parameters and losses. A pair that a file refuses is listed
+with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import numpy as np
+
+import envs
+from envs.base import Continuous, Discrete, Env, UserError
+from shoal.algorithm import make_train
+
+ROOT = Path(__file__).parent.parent
+FILES = ("ippo.ippo_ff_mpe", "ippo.ippo_rnn_smax", "mappo.mappo_ff_vmas", "mappo.mappo_rnn_smax")
+# One task of every family, and one of every kind of action.
+TASKS: tuple[tuple[str, dict], ...] = (
+    ("mpe/simple_spread", {}),
+    ("mpe/simple_spread", {"continuous": True}),
+    ("mpe/simple_speaker_listener", {}),
+    ("mpe/simple_world_comm", {"multi_discrete": True}),
+    ("jaxmarl_mpe/simple_crypto", {}),
+    ("matrix/hidden", {}),
+    ("smax/3m", {}),
+    ("smax/smacv2_5_units", {}),
+    ("jaxmarl_smax/3m", {}),
+    ("overcooked/cramped_room", {}),
+    ("overcooked_v2/cramped_room", {}),
+    ("hanabi/two_players", {}),
+    ("mabrax/ant_4x2", {}),
+    ("jaxnav/grid", {}),
+    ("coin_game/coin_game", {}),
+    ("switch_riddle/switch_riddle", {}),
+    ("storm/np", {}),
+)
+
+
+def actions(env: Env) -> str:
+    """The kind of action, in words."""
+    kind = {Discrete: "discrete", Continuous: "continuous"}.get(type(env.action_space), "multi-discrete")
+    return kind + (", sizes differ" if len(set(env.action_space.sizes)) > 1 else "")
+
+
+def trains(module: ModuleType, env: Env) -> str:
+    """``yes``, or why not."""
+    base = module.Config()
+    small = [dataclasses.replace(model, widths=(8,), hidden=8) for model in (base.actor, base.critic)]
+    sizes = {"num_envs": 2, "rollout_length": 8, "minibatches": 2, "epochs": 1, "total_steps": 32, "sharing": "group"}
+    try:
+        config = dataclasses.replace(base, actor=small[0], critic=small[1], **sizes)
+        state, metrics = jax.jit(make_train(module.make(config, env)))(jax.random.PRNGKey(0), module.Hypers())
+    except UserError as error:
+        return str(error)
+    finite = [np.isfinite(x).all() for x in jax.tree.leaves((state.params, metrics["loss"]))]
+    return "yes" if all(finite) else "NaN"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "support.md")
+    parser.add_argument("--tasks", type=int, help="only the first so many")
+    options = parser.parse_args()
+    forgotten = {name.split("/")[0] for name in envs.list()} - {name.split("/")[0] for name, _ in TASKS}
+    assert not forgotten, f"no task of {forgotten}"
+    modules = {name.split(".")[1]: importlib.import_module(f"baselines.{name}") for name in FILES}
+    rows = []
+    for name, kwargs in TASKS[: options.tasks]:
+        env = envs.make(name, **kwargs)
+        said = [trains(module, env) for module in modules.values()]
+        shown = " ".join([f"`{name}`", *(f"`{key}={value}`" for key, value in kwargs.items())])
+        teams = ", ".join(env.group_names)
+        rows.append(f"| {shown} | {env.num_agents} | {teams} | {actions(env)} | {' | '.join(said)} |")
+        print(rows[-1], flush=True)
+    names = [f"`{name}`" for name in modules]
+    options.out.write_text(
+        "# What trains on what\n\nWritten by `python scripts/support.py`: two updates of tiny size each, parameters and "
+        "losses finite. One task of every family, and one of every kind of action.\n\n"
+        f"| environment | agents | teams | actions | {' | '.join(names)} |\n|{'---|' * (4 + len(names))}\n"
+        + "\n".join(rows)
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
