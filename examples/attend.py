@@ -1,7 +1,7 @@
 """A network of your own: attention over a table of entities, on an environment of your own.
 
-Many environments show each agent a table ``[N, F]``: a row per entity, as knights_archers_zombies does. Its rows have no
-order, so that a network should not care for it. ``env.obs_shape = (N, F)`` says that an observation is such a table,
+Many environments show each agent a table ``[N, F]``: a row per entity, as knights_archers_zombies does. Its rows have
+no order, so that a network should not care for it. ``env.obs_shape = (N, F)`` says that an observation is such a table,
 flattened; ``mlp`` reads the flat numbers, ``attend`` (below, one registered name) the rows:
 
     python examples/attend.py                              # attend

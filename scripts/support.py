@@ -1,7 +1,7 @@
-"""Which algorithm file trains on which environments: ``python scripts/support.py`` tries all and writes docs/support.md.
+"""Which algorithm file trains on which environments: ``python scripts/support.py`` tries all, writes docs/support.md.
 
-A pair is supported if two small updates run and leave finite parameters and losses. A pair that a file refuses is listed
-with its reason.
+A pair is supported if two small updates run and leave finite parameters and losses. A pair that a file refuses is
+listed with its reason.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def main() -> None:
         print(rows[-1], flush=True)
     names = [f"`{name}`" for name in modules]
     options.out.write_text(
-        "# What trains on what\n\nWritten by `python scripts/support.py`: two updates of tiny size each, parameters and "
-        "losses finite. One task of every family, and one of every kind of action.\n\n"
+        "# What trains on what\n\nWritten by `python scripts/support.py`: two updates of tiny size each, parameters "
+        "and losses finite. One task of every family, and one of every kind of action.\n\n"
         f"| environment | agents | teams | actions | {' | '.join(names)} |\n|{'---|' * (4 + len(names))}\n"
         + "\n".join(rows)
         + "\n"

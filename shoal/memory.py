@@ -20,6 +20,9 @@ import jax.numpy as jnp
 from shoal.networks import Dense, matmul, orthogonal
 
 
+Gates = tuple[chex.Array, chex.Array, chex.Array]  # of reset, update and new memory
+
+
 def gates(count: int):
     """An initialiser ``[I, count * H]``: an orthogonal block for every gate."""
 
@@ -31,37 +34,37 @@ def gates(count: int):
 
 
 @jax.custom_vjp
-def gru_scan(kernel: chex.Array, bias: chex.Array, x: chex.Array, is_first: chex.Array, h: chex.Array) -> chex.Array:
-    r"""The GRU's loop (Cho et al. 2014): projected ``x [T, B, 3H]``, ``is_first [T, B, 1]``, ``h [B, H]``.
+def gru_scan(kernels: Gates, bias: chex.Array, x: Gates, is_first: chex.Array, h: chex.Array) -> chex.Array:
+    r"""The GRU's loop (Cho et al. 2014): projected ``x [T, B, H]`` per gate, ``is_first [T, B, 1]``, ``h [B, H]``.
 
     .. math::
         r = \sigma(x_r + h U_r), \quad z = \sigma(x_z + h U_z), \quad
         n = \tanh(x_n + r (h U_n + b)), \quad h' = (1 - z)\,n + z\,h
 
-    Its own gradient: the loop backwards finds what each step's gates get, and the kernel's gradient is one product
-    over all steps afterwards, instead of a small one added up in every step.
+    Its own gradient: the loop backwards finds what each step's gates get, and the kernels' gradients are one product
+    each over all steps afterwards, instead of a small one added up in every step. Gates are arrays of their own: slices
+    of a wide one make slow loops of XLA's CPU backend.
     """
-    return _gru_forward(kernel, bias, x, is_first, h)[0]
+    return _gru_forward(kernels, bias, x, is_first, h)[0]
 
 
-def _gru_forward(kernel, bias, x, is_first, h):
+def _gru_forward(kernels, bias, x, is_first, h):
     def step(h, inputs):
-        x_t, first_t = inputs
+        (x_r, x_z, x_n), first_t = inputs
         h = jnp.where(first_t, 0.0, h)
-        x_r, x_z, x_n = jnp.split(x_t, 3, axis=-1)
-        u_r, u_z, u_n = jnp.split(h @ kernel, 3, axis=-1)
+        u_r, u_z, u_n = (h @ kernel for kernel in kernels)
         r, z, m = jax.nn.sigmoid(x_r + u_r), jax.nn.sigmoid(x_z + u_z), u_n + bias
         n = jnp.tanh(x_n + r * m)
         after = n + z * (h - n)
         return after, (after, (h, r, z, m, n))
 
     _, (after, kept) = jax.lax.scan(step, h, (x, is_first))
-    return after, (kernel, is_first, kept)
+    return after, (kernels, is_first, kept)
 
 
 def _gru_backward(residuals, grad):
-    kernel, is_first, kept = residuals
-    transposed = jax.lax.optimization_barrier(kernel.T)
+    kernels, is_first, kept = residuals
+    transposed = jax.lax.optimization_barrier([kernel.T for kernel in kernels])
 
     def step(d_after, inputs):
         grad_t, first_t, (h, r, z, m, n) = inputs
@@ -69,16 +72,16 @@ def _gru_backward(residuals, grad):
         d_n = d_after * (1.0 - z) * (1.0 - n * n)
         d_r = d_n * m * r * (1.0 - r)
         d_z = d_after * (h - n) * z * (1.0 - z)
-        d_u = jnp.concatenate([d_r, d_z, d_n * r], axis=-1)
-        d_h = jnp.where(first_t, 0.0, d_after * z + d_u @ transposed)
-        return d_h, (d_u, d_n)
+        d_gates = (d_r, d_z, d_n * r)
+        d_h = d_after * z + sum(d @ kernel for d, kernel in zip(d_gates, transposed, strict=True))
+        return jnp.where(first_t, 0.0, d_h), (d_gates, d_n)
 
-    d_h, (d_u, d_n) = jax.lax.scan(step, jnp.zeros_like(grad[0]), (grad, is_first, kept), reverse=True)
-    width = kernel.shape[0]
+    d_h, (d_gates, d_n) = jax.lax.scan(step, jnp.zeros_like(grad[0]), (grad, is_first, kept), reverse=True)
+    width = grad.shape[-1]
     before = kept[0].reshape(-1, width)
-    d_kernel = jax.vjp(matmul, before, kernel)[1](d_u.reshape(-1, 3 * width))[1]
-    d_x = jnp.concatenate([d_u[..., : 2 * width], d_n], axis=-1)
-    return d_kernel, d_u[..., 2 * width :].sum(axis=(0, 1)), d_x, None, d_h
+    d_kernels = [jax.vjp(matmul, before, k)[1](d.reshape(-1, width))[1] for k, d in zip(kernels, d_gates, strict=True)]
+    d_r, d_z, d_u = d_gates
+    return tuple(d_kernels), d_u.sum(axis=(0, 1)), (d_r, d_z, d_n), None, d_h
 
 
 gru_scan.defvjp(_gru_forward, _gru_backward)
@@ -91,12 +94,13 @@ class GRU(nn.Module):
 
     @nn.compact
     def __call__(self, memory: chex.Array, x: chex.Array, is_first: chex.Array) -> tuple[chex.Array, chex.Array]:
-        kernel = self.param("kernel", gates(3), (self.width, 3 * self.width))
+        kernels = tuple(self.param(f"kernel_{gate}", orthogonal(), (self.width, self.width)) for gate in "rzn")
         bias = self.param("bias", nn.initializers.zeros, (self.width,))
-        x = Dense(3 * self.width, init=gates(3), name="input")(x)
+        projected = [Dense(self.width, scale=1.0, name=f"input_{gate}")(x) for gate in "rzn"]
         steps, rows = x.shape[0], memory.size // self.width  # T, B
-        flat = [x.reshape(steps, rows, -1), is_first.reshape(steps, rows, 1), memory.reshape(rows, -1)]
-        memories = gru_scan(kernel, bias, *flat).reshape(*x.shape[:-1], self.width)
+        flat = tuple(gate.reshape(steps, rows, -1) for gate in projected)
+        memories = gru_scan(kernels, bias, flat, is_first.reshape(steps, rows, 1), memory.reshape(rows, -1))
+        memories = memories.reshape(*x.shape[:-1], self.width)
         return memories, memories
 
 
