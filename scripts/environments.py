@@ -35,7 +35,7 @@ NOTES = """
 - **JaxNav**: a robot at its goal stays alive (it can still be crashed into) unless `evaporating=true`.
 - **Coin game, STORM**: the end of an inner round is neither termination nor truncation.
 - **Hanabi** has no limit of its own: the horizon is a bound above the longest legal game.
-- **Overcooked**: `env.kwargs.reward_shaping=c` adds `c` times the shaped reward to what is learnt from; returns count the task alone.
+- **Overcooked**: `env.kwargs.reward_shaping=c` adds `c` times the shaped reward for learning; returns do not count it.
 - Left out: continuous SMAX, SMAX against learned enemies, Robotarium (its package is not on the registry).
 """
 

@@ -1,11 +1,11 @@
 """What the recipes learn, recorded: ``python scripts/learning.py`` trains them all and rewrites docs/learning.md.
 
-    python scripts/learning.py --only smax/3m,matrix        # some environments; the table keeps what other folders hold
-    python scripts/learning.py --only none                  # nothing is trained: the table of the folders that there are
+    python scripts/learning.py --only smax/3m,matrix      # some environments; the table keeps what other folders hold
+    python scripts/learning.py --only none                # nothing is trained: the table of the folders that there are
 
 A training that has ended is not run again, one that was stopped goes on. Every row is the command line's own, with the
 recipe of its environment (config/recipes/) and no word more than the table says. Returns are per agent, undiscounted.
-``--reference`` adds JaxMARL's IPPO on simple_spread, re-created (scripts/reference_ippo.py), at JaxMARL's hyperparameters.
+``--reference`` adds JaxMARL's IPPO on simple_spread, re-created (scripts/reference_ippo.py), at its hyperparameters.
 """
 
 from __future__ import annotations
@@ -168,11 +168,9 @@ def reference_rows(folder: Path, seeds: int, steps: float) -> list[str]:
     keys = jax.random.split(jax.random.PRNGKey(0), seeds)
     metrics = jax.jit(lambda keys: jax.lax.map(lambda key: function(key)[1], keys))(keys)
     theirs = np.asarray(metrics["episode_return"]) * 25 / 26  # a jaxmarl episode has 26 steps
-    last = theirs.shape[1] // 20
-    return [
-        f"| Shoal, JaxMARL's hyperparameters | {iqm(ours[:, 0]):.2f} | {interval(ours[:, -1])} |",
-        f"| reference in JaxMARL's manner | {iqm(theirs[:, :last].mean(1)):.2f} | {interval(theirs[:, -last:].mean(1))} |",
-    ]
+    theirs = np.stack([part.mean(axis=1) for part in np.array_split(theirs, 20, axis=1)], axis=1)
+    names = {"Shoal, JaxMARL's hyperparameters": ours, "reference in JaxMARL's manner": theirs}
+    return [f"| {name} | {iqm(values[:, 0]):.2f} | {interval(values[:, -1])} |" for name, values in names.items()]
 
 
 def main() -> None:
@@ -197,18 +195,19 @@ def main() -> None:
     facts = json.loads((done[0][1] / "provenance.json").read_text())
     versions = ", ".join(f"{name} {facts['packages'][name]}" for name in ("jax", "flax", "optax", "jaxmarl"))
     text = (
-        "# Learning\n\nWritten by `python scripts/learning.py`. Every line is a command of the README's kind with the recipe "
-        f"that ships; {facts['cores']} CPU cores, Python {facts['python']}, {versions}. *Sampled* are training episodes (the "
-        "first and the last tenth of the chunks), *greedy* the evaluation episodes of the same time. Returns are per agent; "
-        "IQM over seeds with a 95 % bootstrap interval, or all seeds where there are two.\n\n"
-        "| environment | file | seeds x steps | measure | sampled, first | sampled, last | greedy, last | time | others |\n"
+        "# Learning\n\nWritten by `python scripts/learning.py`. Every line is a command of the README's kind with the "
+        f"recipe that ships; {facts['cores']} CPU cores, Python {facts['python']}, {versions}. *Sampled* are training "
+        "episodes (the first and the last tenth of the chunks), *greedy* the evaluation episodes of the same time. "
+        "Returns are per agent; IQM over seeds with a 95 % bootstrap interval, or all seeds where there are two.\n\n"
+        "| environment | file | seeds x steps | measure | sampled, first | sampled, last | greedy, last | time "
+        "| others |\n"
         f"|{'---|' * 9}\n" + "\n".join(row(*pair) for pair in done) + "\n\n![learning curves](images/learning.png)\n"
     )
     if kept.exists():
         text += (
-            "\n## simple_spread at JaxMARL's hyperparameters\n\nFive seeds, a million steps, sampled episodes, return per "
-            "agent. The reference (scripts/reference_ippo.py) plays the jaxmarl package's environment, its returns scaled "
-            "from 26 steps to 25.\n\n| training | first | last |\n|---|---|---|\n" + kept.read_text()
+            "\n## simple_spread at JaxMARL's hyperparameters\n\nFive seeds, a million steps, sampled episodes, return "
+            "per agent. The reference (scripts/reference_ippo.py) plays the jaxmarl package's environment, its returns "
+            "scaled from 26 steps to 25.\n\n| training | first | last |\n|---|---|---|\n" + kept.read_text()
         )
     (options.out / "images").mkdir(parents=True, exist_ok=True)
     (options.out / "learning.md").write_text(text)

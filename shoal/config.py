@@ -34,7 +34,7 @@ from envs.base import UserError
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
 GROUPS = ("env", "logger")  # what is chosen by a name
-FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own; `--cfg job` shows the configuration
+FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 
 

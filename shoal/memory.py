@@ -19,7 +19,6 @@ import jax.numpy as jnp
 
 from shoal.networks import Dense, matmul, orthogonal
 
-
 Gates = tuple[chex.Array, chex.Array, chex.Array]  # of reset, update and new memory
 
 
