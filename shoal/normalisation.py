@@ -55,11 +55,15 @@ def init_values(policies: int) -> Stats:
 
 
 def update_values(stats: Stats, target: chex.Array, alive: chex.Array, policy_of: np.ndarray) -> Stats:
-    """Mix the ``target [..., A]`` of a batch in; the newest batch weighs at least ``1 / BATCHES_KEPT``."""
+    """Mix the ``target [..., A]`` of a batch in; the newest batch weighs at least ``1 / BATCHES_KEPT``.
+
+    A policy whose agents are all dead in it keeps what it has.
+    """
     mean = mean_by(policy_of, target, alive)  # [P]
     square = mean_by(policy_of, jnp.square(target - mean[policy_of]), alive)
-    count = jnp.minimum(stats.count + 1.0, BATCHES_KEPT)
-    share = 1.0 / count
+    living = mean_by(policy_of, jnp.ones_like(target), alive)  # [P]: one, or zero if there are none
+    count = jnp.minimum(stats.count + living, BATCHES_KEPT)
+    share = living / jnp.maximum(count, 1.0)
     delta = mean - stats.mean
     variance = (1.0 - share) * (stats.variance + share * jnp.square(delta)) + share * square
     return Stats(stats.mean + share * delta, jnp.maximum(variance, 1e-4), count)

@@ -1,4 +1,4 @@
-"""Initialisers, torsos, memory, and which agent uses which parameters."""
+"""Initialisers, layers, and which agent uses which parameters."""
 
 from __future__ import annotations
 
@@ -48,25 +48,6 @@ def test_matmul_gradient_is_the_plain_one(rows, columns):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, plain)
 
 
-def test_gru_equals_stepping_with_resets_in_the_middle():
-    width, steps = 5, 7
-    module = networks.GRU(width)
-    x = jax.random.normal(jax.random.PRNGKey(0), (steps, 2, 3))
-    is_first = jnp.zeros((steps, 2), bool).at[3, 0].set(True).at[5, 1].set(True)
-    carry = jax.random.normal(jax.random.PRNGKey(1), (2, width))
-    params = module.init(jax.random.PRNGKey(2), carry, x, is_first)
-    _, outputs = module.apply(params, carry, x, is_first)
-
-    cell = nn.GRUCell(width)
-    cell_params = {"params": params["params"]["cell"]}
-    for env in range(2):
-        memory = carry[env]
-        for t in range(steps):
-            memory = jnp.zeros(width) if is_first[t, env] else memory
-            memory, output = cell.apply(cell_params, memory, x[t, env])
-            np.testing.assert_allclose(outputs[t, env], output, rtol=1e-5, atol=1e-6)
-
-
 def test_cnn_reads_the_image_and_what_stands_behind_it():
     module = networks.CNN(shape=(4, 4, 2), channels=(3,), widths=(6,))
     x = jax.random.normal(jax.random.PRNGKey(0), (5, 2, 4 * 4 * 2 + 3))
@@ -77,20 +58,50 @@ def test_cnn_reads_the_image_and_what_stands_behind_it():
         assert not np.allclose(out, module.apply(params, x.at[..., position].add(1.0)))
 
 
-@pytest.mark.parametrize(
-    ("sharing", "expected"), [("shared", [0, 0, 0]), ("group", [0, 0, 1]), ("independent", [0, 1, 2])]
-)
-def test_each_agent_learns_its_own_parameters_only(sharing, expected):
+SHARED = [("shared", [0, 0, 0]), ("group", [0, 0, 1]), ("independent", [0, 1, 2])]
+
+
+class Mean(nn.Module):
+    """A layer on each agent's row and on the mean of all: agents see each other."""
+
+    mixes = True
+
+    @nn.compact
+    def __call__(self, x):
+        return networks.Dense(4)(x) + networks.Dense(4)(x.mean(axis=-2, keepdims=True))
+
+
+@pytest.mark.parametrize(("sharing", "expected"), SHARED)
+@pytest.mark.parametrize("module", [networks.MLP((4,)), Mean()], ids=["alone", "mixing"])
+def test_each_agent_learns_its_own_parameters_only(sharing, expected, module):
     policy_of = networks.policy_of_agent(sharing, np.array([0, 0, 1]))
     np.testing.assert_array_equal(policy_of, expected)
-    module = networks.MLP((4,))
     x = jax.random.normal(jax.random.PRNGKey(0), (6, 3, 2))
-    params = networks.init_policies(module, jax.random.PRNGKey(1), max(expected) + 1, x[:1, 0])
+    params = networks.init_policies(module, jax.random.PRNGKey(1), max(expected) + 1, x[0])
+    outputs = networks.apply_policies(module, params, policy_of, x)
+    grads = jax.jacrev(lambda p: networks.apply_policies(module, p, policy_of, x).sum(axis=(0, 2)))(
+        params
+    )  # [A, P, ...]
     for agent in range(3):
-
-        def output(p, agent=agent):
-            return networks.apply_policies(module, p, policy_of, x)[:, agent].sum()
-
-        grads = jax.grad(output)(params)["Dense_0"]["kernel"]
-        touched = np.abs(grads).sum(axis=(1, 2)) > 0
+        mine = jax.tree.map(lambda p, agent=agent: p[expected[agent]], params)
+        np.testing.assert_allclose(module.apply({"params": mine}, x)[:, agent], outputs[:, agent], rtol=1e-5, atol=1e-6)
+        touched = np.abs(grads["Dense_0"]["kernel"][agent]).sum(axis=(1, 2)) > 0
         np.testing.assert_array_equal(np.flatnonzero(touched), [expected[agent]])
+
+
+@pytest.mark.parametrize(("sharing", "expected"), SHARED)
+def test_agents_see_each_other_only_in_a_module_that_mixes(sharing, expected):
+    x = jax.random.normal(jax.random.PRNGKey(0), (1, 3, 2))
+    for module, sees in ((networks.MLP((4,)), np.eye(3)), (Mean(), np.ones((3, 3)))):
+        params = networks.init_policies(module, jax.random.PRNGKey(1), max(expected) + 1, x[0])
+
+        def outputs(x, module=module, params=params):
+            return networks.apply_policies(module, params, np.array(expected), x).sum(axis=(0, 2))
+
+        influence = np.abs(jax.jacobian(outputs)(x)).sum(axis=(1, 3))  # [A, A]
+        np.testing.assert_array_equal(influence > 1e-7, sees)
+
+
+def test_a_flag_is_every_rows():
+    rows = networks.per_row(jnp.array([True, False]), jnp.zeros((2, 3, 5)))
+    np.testing.assert_array_equal(rows, np.array([[[True]] * 3, [[False]] * 3]))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.returns import gae, masked_mean, normalise
+from shoal.returns import gae, masked_mean, mean_by, normalise
 
 
 def plain_gae(reward, value, next_value, terminated, ended, gamma, lam):
@@ -47,12 +47,35 @@ def test_truncation_bootstraps_and_termination_does_not():
 
 def test_masked_mean_never_sees_what_is_hidden():
     x = np.array([1.0, 2.0, np.nan, np.inf], np.float32)
-    weight = np.array([1.0, 1.0, 0.0, 0.0], np.float32)
-    assert masked_mean(x, weight) == 1.5
-    assert masked_mean(x, np.zeros(4, np.float32)) == 0.0
+    assert masked_mean(x, np.array([True, True, False, False])) == 1.5
+    assert masked_mean(x, np.zeros(4, bool)) == 0.0
 
 
-def test_normalise_is_over_living_entries_only():
-    x = np.array([1.0, 3.0, 1e6], np.float32)
-    weight = np.array([1.0, 1.0, 0.0], np.float32)
-    np.testing.assert_allclose(normalise(x, weight)[:2], [-1.0, 1.0], atol=1e-4)
+IDS = np.array([0, 0, 1, 2])  # the last group is never there
+
+
+def some_hidden():
+    """``[5, 4]``: entries of which some are NaN, the mask that hides them, and each group's other entries."""
+    rng = np.random.default_rng(0)
+    where = np.array([True, True, True, False]) & (rng.random((5, 4)) < 0.7)
+    x = np.where(where, rng.normal(3.0, [1.0, 2.0, 50.0, 1.0], (5, 4)), np.nan).astype(np.float32)
+    return x, where, [x[:, group == IDS][where[:, group == IDS]] for group in range(3)]
+
+
+def test_mean_by_is_the_mean_of_each_groups_entries():
+    x, where, entries = some_hidden()
+    expected = [entries[0].mean(), entries[1].mean(), 0.0]
+    np.testing.assert_allclose(mean_by(IDS, x, where), expected, rtol=1e-5)
+    alone = np.zeros(4, int)
+    np.testing.assert_allclose(mean_by(alone, x, where), [np.concatenate(entries).mean()], rtol=1e-5)
+
+
+def test_normalise_is_inside_each_group_and_over_living_entries_only():
+    x, where, entries = some_hidden()
+    ours = np.asarray(normalise(x, where, IDS))
+    for group in range(2):
+        mine = ours[:, group == IDS][where[:, group == IDS]]
+        np.testing.assert_allclose(mine, (entries[group] - entries[group].mean()) / entries[group].std(), rtol=1e-4)
+    louder = np.asarray(normalise(x * np.array([1e3, 1e3, 1, 1], np.float32), where, IDS))
+    np.testing.assert_array_equal(louder[:, 2], ours[:, 2])
+    np.testing.assert_allclose(louder[:, :2], ours[:, :2], rtol=1e-4)
