@@ -73,6 +73,7 @@ class Hypers(struct.PyTreeNode):
     ent_coef_end: float = hyper(1.0, low=0.0)  # its share left at the end; 1 for constant
     vf_coef: float = hyper(0.5, low=0.0)  # weight of the value loss
     max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping, of each policy's parameters
+    hysteresis: float = hyper(1.0, low=0.0)  # weight of bad surprises; below 1 forgives what others try
     huber_delta: float = hyper(10.0, low=0.0)  # where the Huber loss turns linear
 
 
@@ -268,6 +269,7 @@ def loss(
     advantage = batch.advantage
     if config.normalise_advantages:
         advantage = normalise(advantage, batch.alive, setup.env.group_ids)
+    advantage = jnp.where(advantage < 0.0, hypers.hysteresis * advantage, advantage)
     clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
     policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
 
@@ -277,6 +279,7 @@ def loss(
     if config.clip_value:
         near = batch.value + jnp.clip(value - batch.value, -hypers.clip_eps, hypers.clip_eps)
         value_loss = jnp.maximum(value_loss, distance(near - batch.target))
+    value_loss *= jnp.where(value > batch.target, hypers.hysteresis, 1.0)
 
     entropy = pi.entropy()
     total = policy_loss + hypers.vf_coef * value_loss - ent_coef * entropy
