@@ -3,6 +3,7 @@
 from envs import jaxmarl as _jaxmarl
 from envs import matrix as _matrix
 from envs import mpe as _mpe
+from envs import smax as _smax
 from envs.base import Continuous, Discrete, Env, TimeStep, UserError
 from envs.registry import list_envs as list
 from envs.registry import make, register
@@ -12,3 +13,4 @@ __all__ = ["Continuous", "Discrete", "Env", "TimeStep", "UserError", "list", "ma
 _jaxmarl.register_all()
 _matrix.register_all()
 _mpe.register_all()
+_smax.register_all()

@@ -12,7 +12,7 @@ counter moves in MPE and SMAX, which gives 26 and 101 steps there; here they las
 family        terminated                                           horizon
 ============= ==================================================== ==============================================
 jaxmarl_mpe   never                                                25
-smax          a team is dead                                       100
+jaxmarl_smax  a team is dead                                       100
 overcooked    never (v1 shows the last 40 steps in its last layer) 400
 overcooked_v2 never                                                400
 hanabi        out of lives, all fireworks, or the last round       more than the longest legal game
@@ -354,7 +354,7 @@ def _smax_won(inner: Inner, state: EnvState) -> dict[str, chex.Array]:
 
 
 SMAX = Family(
-    name="smax",
+    name="jaxmarl_smax",
     tasks={
         name: name
         for name in (

@@ -73,7 +73,7 @@ CASES = [
     Case("jaxmarl_mpe/simple_world_comm", "mpe", "SimpleWorldCommMPE", CONTINUOUS, {"continuous": True}, steps=25),
     Case("jaxmarl_mpe/simple_facmac_3a", "mpe", "SimpleFacmacMPE3a", {}, {}, steps=25),
     Case(
-        "smax/2s3z",
+        "jaxmarl_smax/2s3z",
         "smax",
         "HeuristicEnemySMAX",
         {"scenario": lambda: scenario("2s3z")},
@@ -286,12 +286,13 @@ def test_groups():
     assert groups("jaxmarl_mpe/simple_facmac_3a") == {f"adversary_{i}": "team" for i in range(3)}
     assert groups("jaxmarl_mpe/simple_spread") == {f"agent_{i}": "team" for i in range(3)}
     assert groups("coin_game/coin_game") == {"agent_0": "agent_0", "agent_1": "agent_1"}
-    assert groups("smax/3m") == {f"ally_{i}": "ally" for i in range(3)}
+    assert groups("jaxmarl_smax/3m") == groups("smax/3m") == {f"ally_{i}": "ally" for i in range(3)}
 
 
 STILL = [  # (name, kwargs, an action by which nothing ends, horizon)
     ("jaxmarl_mpe/simple_spread", {}, 0, 25),
     ("smax/3m", {"enemy_shoots": False}, 4, 100),
+    ("jaxmarl_smax/3m", {"enemy_shoots": False}, 4, 100),
     ("overcooked_v2/cramped_room", {}, 4, 400),
     ("coin_game/coin_game", {}, 4, 100),
     ("storm/2p", {"num_inner_steps": 5, "num_outer_steps": 3}, 4, 15),
@@ -358,8 +359,9 @@ def focus_fire(env, key, timestep):
     return jnp.where(jax.random.bernoulli(episode_key), last_legal, random_action(env, act_key, timestep))
 
 
-def test_smax_deaths_and_victories():
-    env, episodes = envs.make("smax/3m"), 16
+@pytest.mark.parametrize("name", ["smax/3m", "jaxmarl_smax/3m"])
+def test_smax_deaths_and_victories(name):
+    env, episodes = envs.make(name), 16
 
     def play(key):
         policy = lambda env, act_key, timestep: focus_fire(env, (key, act_key), timestep)  # noqa: E731
@@ -455,7 +457,7 @@ def test_names_are_jaxmarls():
         return getattr(importlib.import_module(f"jaxmarl.environments.{module}"), name)
 
     make(CASES[0])  # imports jaxmarl quietly
-    assert listed("smax") == set(theirs("smax.smax_env", "MAP_NAME_TO_SCENARIO"))
+    assert listed("smax") == listed("jaxmarl_smax") == set(theirs("smax.smax_env", "MAP_NAME_TO_SCENARIO"))
     assert listed("overcooked") == set(theirs("overcooked", "overcooked_layouts"))
     assert listed("overcooked_v2") == set(theirs("overcooked_v2", "overcooked_v2_layouts"))
     mappings = theirs("mabrax.mappings", "_agent_action_mapping")
@@ -489,8 +491,11 @@ def test_listing_imports_neither_jaxmarl_nor_brax_and_making_is_silent():
     [
         ("smax/3m", {"foo": 1}, "env.kwargs.foo: smax/3m takes attack_mode, "),
         ("smax/3m", {"continuous": True}, "has discrete actions only"),
-        ("smax/3m", {"reward_shaping": 1.0}, "env.kwargs.reward_shaping: smax/3m takes "),
-        ("smax/3m", {"max_steps": 10}, "env.kwargs.max_steps: smax/3m takes "),
+        ("smax/3m", {"attack_mode": "weakest"}, "env.kwargs.attack_mode='weakest': must be 'closest' or 'random'"),
+        ("smax/3m", {"unit_type_health": [45.0]}, "env.kwargs.unit_type_health=[45.0]: must be 6 numbers"),
+        ("jaxmarl_smax/3m", {"foo": 1}, "env.kwargs.foo: jaxmarl_smax/3m takes attack_mode, "),
+        ("jaxmarl_smax/3m", {"reward_shaping": 1.0}, "env.kwargs.reward_shaping: jaxmarl_smax/3m takes "),
+        ("jaxmarl_smax/3m", {"max_steps": 10}, "env.kwargs.max_steps: jaxmarl_smax/3m takes "),
         ("jaxmarl_mpe/simple_facmac", {"continuous": False}, "has continuous actions only"),
         ("overcooked/cramped_room", {"layout": "x"}, "takes horizon, random_reset, reward_shaping"),
         ("hanabi/two_players", {"num_colors": 9}, "hanabi/two_players refuses them: "),
@@ -508,7 +513,7 @@ def test_kwargs_reach_jaxmarl():
     assert isinstance(envs.make("jaxmarl_mpe/simple_spread", continuous=True).action_space, envs.Continuous)
     assert isinstance(envs.make("jaxmarl_mpe/simple_spread", continuous=False).action_space, envs.Discrete)
     assert envs.make("jaxmarl_mpe/simple_spread", num_agents=5, num_landmarks=5).num_agents == 5
-    assert envs.make("smax/3m", observation_type="conic").obs_size == 13 * 64 + 10
+    assert envs.make("jaxmarl_smax/3m", observation_type="conic").obs_size == 13 * 64 + 10
     assert envs.make("overcooked_v2/cramped_room", agent_view_size=1).obs_shape[:2] == (3, 3)
     assert envs.make("coin_game/coin_game", cnn=False).obs_shape == ()
 
@@ -517,8 +522,8 @@ def test_a_missing_package_is_named(monkeypatch):
     for module in [name for name in sys.modules if name.split(".")[0] == "jaxmarl"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
-    with pytest.raises(envs.UserError, match=r"^env=smax/3m: needs the package jaxmarl.*$"):
-        envs.make("smax/3m")
+    with pytest.raises(envs.UserError, match=r"^env=jaxmarl_smax/3m: needs the package jaxmarl.*$"):
+        envs.make("jaxmarl_smax/3m")
 
 
 def test_no_warnings_are_left_to_the_user():
