@@ -151,9 +151,8 @@ class JaxMARLEnv(Env):
             actions = self.family.pack(self.scripted_actions | self._by_agent(action))
             obs, state, rewards, dones, info = self.inner.step_env(key, state, actions)
             shaped = self._stack(info["shaped_reward"]) if self.family.shaped else jnp.zeros(self.num_agents)
-            reward = self._stack(rewards) + self.reward_shaping * shaped
             terminated = dones["__all__"] if self.terminates else jnp.bool_(False)
-            return self._timestep(state, obs, reward, shaped, terminated)
+            return self._timestep(state, obs, self._stack(rewards), shaped, terminated)
 
     def _timestep(self, state, obs, reward, shaped, terminated) -> tuple[EnvState, TimeStep]:
         family, inner = self.family, self.inner
@@ -161,12 +160,12 @@ class JaxMARLEnv(Env):
         stacked = pad_stack([row.reshape(-1).astype(jnp.float32) for row in self._rows(obs)], self.obs_size)
         info = dict(family.info(inner, state))
         if family.shaped:
-            info["shaped_reward"] = shaped.mean()
+            info |= {"shaped_reward": shaped.mean(), "task_reward": reward}
         timestep = TimeStep(
             obs=stacked,
             state=(family.state(inner, state, obs, self.horizon) if family.state else stacked.reshape(-1)),
             action_mask=self._action_mask(state),
-            reward=reward,
+            reward=reward + self.reward_shaping * shaped,
             terminated=terminated,
             truncated=jnp.bool_(False),
             alive=family.alive(inner, state) if family.alive else jnp.ones(self.num_agents, bool),
