@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import chex
@@ -33,7 +34,7 @@ import numpy as np
 
 import envs
 from baselines.ippo import ippo_ff_mpe as ippo
-from envs.base import Discrete, Env, UserError
+from envs.base import Discrete, Env, MultiDiscrete, UserError
 from envs.wrappers import AutoReset
 from shoal import networks, runner, sharding, sweep
 from shoal.progress import human, show_table
@@ -114,6 +115,9 @@ def random_actions(env: Env, shape: tuple[int, ...]) -> chex.Array:
     space, key = env.action_space, jax.random.PRNGKey(1)
     if isinstance(space, Discrete):
         return jax.random.randint(key, (*shape, env.num_agents), 0, np.array(space.sizes))
+    if isinstance(space, MultiDiscrete):
+        sizes = np.array(space.sizes)
+        return jax.random.randint(key, (*shape, *sizes.shape), 0, sizes)
     return jax.random.uniform(key, (*shape, env.num_agents, space.size), minval=space.low, maxval=space.high)
 
 
@@ -166,10 +170,10 @@ def repeat(function: Callable, times: int, carry: Any, *arguments: Any) -> tuple
     return jax.lax.scan(lambda c, _: function(c, *arguments), carry, length=times)
 
 
-def training(config: ippo.Config, env: Env, runs: int, updates: int) -> Program:
-    """IPPO as the runner trains it: its chunk, its start, its way over devices."""
-    algorithm, width = ippo.make(config, env), sharding.padded(runs)
-    selected = sweep.expand(ippo.Hypers(), {}, width).select(np.arange(width))
+def training(module: ModuleType, config: Any, env: Env, runs: int, updates: int) -> Program:
+    """An algorithm file as the runner trains it: its chunk, its start, its way over devices."""
+    algorithm, width = module.make(config, env), sharding.padded(runs)
+    selected = sweep.expand(module.Hypers(), {}, width).select(np.arange(width))
     keys, hypers = sharding.put(selected, width)
     start = jax.jit(sharding.over_runs(partial(runner.start, algorithm), width)).lower(keys, hypers)
     state = start.compile(runner.RUN_ONCE)(keys, hypers)
@@ -262,7 +266,7 @@ def measure_training(
     config: ippo.Config, env: Env, peer: str | None, runs: int, updates: int, repetitions: int, only: list[str]
 ) -> list[Figures]:
     """Training, the reference and the matrix products of ``runs`` runs, in turns."""
-    programs = [training(config, env, runs, updates)] if "train" in only else []
+    programs = [training(ippo, config, env, runs, updates)] if "train" in only else []
     alike = len(set(env.obs_sizes)) == len(set(env.action_space.sizes)) == 1  # all that the reference knows
     if "reference" in only and peer is not None and alike and runs <= REFERENCE_RUNS:
         programs.append(reference(config, peer, runs, updates))

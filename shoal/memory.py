@@ -126,16 +126,6 @@ class LSTM(nn.Module):
         return memories, memories[1]
 
 
-class NoMemory(nn.Module):
-    """A network that forgets everything, where one with a memory could stand."""
-
-    width: int
-
-    @nn.compact
-    def __call__(self, memory: tuple, x: chex.Array, is_first: chex.Array) -> tuple[tuple, chex.Array]:
-        return memory, x
-
-
 MEMORIES = {"gru": GRU, "lstm": LSTM}
 
 

@@ -57,6 +57,7 @@ class Model:
     radius: float = setting(0.0, low=0.0)  # gnn: neighbours are nearer than this; 0 for all agents
     torso: str = setting("mlp", choices=_torso_names)  # gru, lstm: what reads the observation before the memory
     hidden: int = setting(64, low=1)  # gru, lstm: units of the memory
+    after: tuple[int, ...] = setting((), low=1)  # gru, lstm: units of hidden layers behind it
 
     @property
     def reads(self) -> str:
@@ -147,7 +148,10 @@ def torso(model: Model, inputs: Inputs, x: chex.Array, alive: chex.Array) -> che
 
 def remember(model: Model, before: Any, x: chex.Array, is_first: chex.Array) -> tuple[Any, chex.Array]:
     """The memory after every step, and features ``[T, ..., A, F]`` that know the past; inside a flax module."""
-    return memory.MEMORIES.get(model.network, memory.NoMemory)(model.hidden)(before, x, is_first)
+    if model.network not in memory.MEMORIES:
+        return before, x
+    memories, x = memory.MEMORIES[model.network](model.hidden)(before, x, is_first)
+    return memories, MLP(model.after, model.activation, model.layer_norm)(x)
 
 
 def initial_memory(model: Model, shape: tuple[int, ...]) -> Any:

@@ -1,0 +1,92 @@
+"""How fast the recurrent files are on SMAX, against JaxMARL's: ``python scripts/speed_rnn.py [--json figures.json]``.
+
+JaxMARL's sizes (2s3z, 128 environments x 128 steps, 4 epochs x 4 minibatches, a dense layer and a GRU of 128 units) and
+its own way of doing it, re-created (scripts/reference_rnn.py), take turns in one process; the best of several calls
+counts. Networks have the same layers, but for two things: our central critic reads a row per environment where
+JaxMARL's reads one per agent, and our IPPO has a memory each for actor and critic where JaxMARL's has one with two
+heads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import reference_rnn
+from speed import Program, numbers, prepare, race, training
+
+import envs
+from baselines.ippo import ippo_rnn_smax as ippo
+from baselines.mappo import mappo_rnn_smax as mappo
+from shoal import sharding
+from shoal.models import Model
+from shoal.progress import human, show_table
+
+SIZES = {"num_envs": 128, "rollout_length": 128, "epochs": 4, "minibatches": 4}
+
+
+def ours(central: bool, task: str, runs: int, updates: int) -> Program:
+    """The same sizes here: actor and critic with a memory each, the critic on the global state if ``central``."""
+    network = Model("gru", widths=(128,), hidden=128, after=(128,), activation="relu")
+    module = mappo if central else ippo
+    config = module.Config(actor=network, critic=network, **SIZES)
+    return training(module, config, envs.make(f"smax/{task}"), runs, updates)
+
+
+def reference(central: bool, task: str, runs: int, updates: int) -> Program:
+    """JaxMARL's manner: one run as ``jit(train)``, several as ``jit(vmap(train))``."""
+    preset = reference_rnn.MAPPO if central else reference_rnn.IPPO
+    init, update = reference_rnn.make(replace(preset, env=task, **SIZES))
+    keys = jax.random.split(jax.random.PRNGKey(0), runs)
+    state = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
+
+    def chunk(state: Any) -> Any:
+        return jax.lax.scan(update, state, length=updates)
+
+    if runs == 1:
+        state = jax.tree.map(lambda x: x[0], state)
+    steps = runs * updates * SIZES["num_envs"] * SIZES["rollout_length"]
+    return prepare("reference", chunk if runs == 1 else jax.vmap(chunk), state, steps=steps, carries=True)
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="2s3z")
+    parser.add_argument("--runs", type=numbers, default="1", help="numbers of runs, comma-separated")
+    parser.add_argument("--algorithms", default="mappo,ippo")
+    parser.add_argument("--reference-runs", type=int, default=1, help="the most that the reference is asked for")
+    parser.add_argument("--updates", type=int, default=1, help="in one timed call")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="store the figures here")
+    options = parser.parse_args()
+    jax.config.update("jax_enable_compilation_cache", False)
+    sharding.cores_as_devices()
+    figures = []
+    for name in options.algorithms.split(","):
+        for runs in options.runs:
+            makers = [ours, reference] if runs <= options.reference_runs else [ours]
+            programs = [make(name == "mappo", options.task, runs, options.updates) for make in makers]
+            race(programs, options.repetitions)
+            for program in programs:
+                ratio = programs[0].speed / program.speed
+                costs = {"lower_seconds": program.lower_seconds, "compile_seconds": program.compile_seconds}
+                figures.append(
+                    {"algorithm": name, "name": program.name, "runs": runs, "speed": program.speed, "ours": ratio}
+                    | costs
+                )
+    rows = [["algorithm", "program", "runs", "steps/s", "ours / this", "lowering s", "compiling s"]]
+    for f in figures:
+        seconds = [f"{f['lower_seconds']:.1f}", f"{f['compile_seconds']:.1f}"]
+        rows.append([f["algorithm"], f["name"], str(f["runs"]), human(f["speed"]), f"{f['ours']:.2f}x", *seconds])
+    show_table(rows, f"Recurrent, smax/{options.task}, JaxMARL's sizes")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,675 @@
+"""IPPO and MAPPO, feed-forward and recurrent: what their losses see, what their options do, and that they learn."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import envs
+from envs.base import Discrete, Env, TimeStep, UserError
+from envs.wrappers import TimeLimit, View
+from shoal import distributions, normalisation
+from shoal.evaluate import evaluate
+from shoal.models import Model
+from tests.baselines.toy import (
+    CENTRAL,
+    MODULES,
+    RECURRENT,
+    config_of,
+    differ,
+    finite,
+    make_batch,
+    params_of,
+    policy,
+    prepare,
+    setup_of,
+    toy,
+    train,
+    trained,
+    value,
+)
+from tests.shoal.test_returns import plain_gae
+
+close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+each = pytest.mark.parametrize("name", MODULES)
+each_recurrent = pytest.mark.parametrize("name", RECURRENT)
+
+
+def seen(x, **changes) -> View:
+    """What networks look at, of transitions or of a batch, without resets."""
+    view = View(x.obs, getattr(x, "state", None), x.alive, jnp.zeros(x.obs.shape[:-2], bool))
+    return view._replace(**changes)
+
+
+def by_hand(prepared, network: str):
+    """Memories after, and outputs of, every step of the rollout, ``[T, E, ...]``: one by one, resets done here."""
+    state, transitions, setup = prepared.state, prepared.transitions, prepared.setup
+    apply = policy if network == "actor" else value
+    memory = prepared.first.memory[network] if prepared.name in RECURRENT else ()
+
+    @jax.jit
+    def one(memory, x, is_first):
+        memory = jax.tree.map(lambda m: jnp.where(is_first[:, None, None], 0.0, m), memory)
+        x = jax.tree.map(lambda y: y[None], x)
+        return jax.tree.map(lambda y: y[0], apply(setup, state.params, state.obs_stats, x, memory))
+
+    memories, outputs = [], []
+    for t in range(setup.config.rollout_length):
+        is_first = prepared.first.timestep.is_first if t == 0 else transitions.next.is_first[t - 1]
+        memory, output = one(memory, jax.tree.map(lambda y, t=t: y[t], seen(transitions)), is_first)
+        memories.append(memory)
+        outputs.append(output)
+    stack = partial(jax.tree.map, lambda *leaves: np.stack(leaves))
+    return stack(*memories), np.stack(outputs), one
+
+
+# What the rollout is.
+
+
+@each
+def test_the_toy_has_everything_that_can_go_wrong(name):
+    prepared = prepare(name)
+    step = prepared.transitions.next
+    assert step.truncated.sum() > 2 and step.terminated.sum() > 2
+    assert not step.truncated[-1].all() and not prepared.first.timestep.is_first.all()
+    assert 0.2 < prepared.transitions.alive.mean() < 0.9
+    assert np.unique(np.asarray(prepared.transitions.action)).size == 4
+
+
+@each_recurrent
+def test_a_rollout_equals_stepping_with_resets_in_the_middle(name):
+    prepared = prepare(name)
+    memories, outputs, _ = by_hand(prepared, "actor")
+    close(prepared.transitions.outputs, outputs)
+    jax.tree.map(close, prepared.transitions.memory, memories)
+    jax.tree.map(lambda a, b: close(a, b[-1]), prepared.after.memory["actor"], memories)
+    critic_memories, values, _ = by_hand(prepared, "critic")
+    close(prepared.batch.value, values)  # one sequence per environment
+    jax.tree.map(lambda a, b: close(a, b[-1]), prepared.after.memory["critic"], critic_memories)
+    assert np.abs(prepared.first.memory["actor"]).max() > 0.1  # it did start with a memory
+
+
+@each
+def test_values_bootstrap_from_the_final_observation_of_a_truncated_episode(name):
+    """And with the memory after the step, where there is one."""
+    prepared = prepare(name)
+    memories, values, one = by_hand(prepared, "critic")
+    state, step, setup = prepared.state, prepared.transitions.next, prepared.setup
+    never = jnp.zeros(setup.config.num_envs, bool)
+    expected = [
+        one(*jax.tree.map(lambda x, t=t: x[t], (memories, step.final)), never)[1]
+        for t in range(setup.config.rollout_length)
+    ]
+    given = (memories, values) if name in RECURRENT else (values,)
+    successors = np.asarray(prepared.module.successor_values(state, prepared.transitions, *given, setup))
+    alive = np.asarray(step.final_alive & ~step.terminated[..., None])
+    close(successors[alive], np.stack(expected)[alive])
+    close(successors[:-1][~np.asarray(step.ended)[:-1]], values[1:][~np.asarray(step.ended)[:-1]])
+    naive = np.concatenate([values[1:], np.zeros_like(values[:1])])[:-1]
+    truncated = np.asarray(step.truncated)[:-1]
+    assert (np.abs(successors[:-1] - naive)[truncated] > 1e-4).all()  # the next episode's value is another one
+
+
+@each
+def test_advantages_are_those_of_a_plain_loop_with_deaths_and_endings(name):
+    prepared = prepare(name)
+    memories, values, _ = by_hand(prepared, "critic")
+    step, setup = prepared.transitions.next, prepared.setup
+    given = (memories, values) if name in RECURRENT else (values,)
+    successors = prepared.module.successor_values(prepared.state, prepared.transitions, *given, setup)
+    terminated = np.asarray(step.terminated)[..., None] | ~np.asarray(step.final_alive)
+    ended = terminated | np.asarray(step.truncated)[..., None]
+    arguments = (np.asarray(step.reward), values, np.asarray(successors), terminated, ended)
+    expected = plain_gae(*arguments, 0.99, 0.95)
+    batch = jax.tree.map(lambda x: x.reshape(expected.shape), (prepared.batch.advantage, prepared.batch.target))
+    alive = np.asarray(prepared.transitions.alive)
+    close(batch[0][alive], expected[alive])
+    close(batch[1][alive], (expected + values)[alive])
+    assert (terminated & alive).any(axis=(0, 1)).all()
+
+
+@each
+def test_an_agent_that_dies_stops_bootstrapping_and_its_team_does_not(name):
+    prepared = prepare(name)
+    module, setup, transitions = prepared.module, prepared.setup, prepared.transitions
+    quiet = transitions.next.replace(
+        terminated=jnp.zeros_like(transitions.next.terminated),
+        truncated=jnp.zeros_like(transitions.next.truncated),
+        final_alive=jnp.ones_like(transitions.next.final_alive),
+    )
+    deadly = quiet.replace(final_alive=quiet.final_alive.at[3, 0, 1].set(False))
+
+    @jax.jit
+    def advantage(step):
+        return make_batch(module, prepared.state, transitions.replace(next=step), setup)[1].advantage
+
+    without, with_death = (np.array(advantage(step)).reshape(12, 4, 3) for step in (quiet, deadly))
+    value_then = prepared.batch.value.reshape(12, 4, 3)[3, 0, 1]
+    close(with_death[3, 0, 1], quiet.reward[3, 0, 1] - value_then)
+    assert abs(without[3, 0, 1] - with_death[3, 0, 1]) > 1e-3
+    with_death[:4, 0, 1] = without[:4, 0, 1]
+    np.testing.assert_array_equal(with_death, without)
+
+
+# What the loss sees.
+
+
+@each
+def test_the_first_ratio_is_one(name):
+    metrics = prepare(name).loss()[1]
+    assert abs(metrics["approx_kl"]) < 1e-6
+    assert metrics["clip_fraction"] == 0.0
+    assert differ(prepare(name).transitions.outputs, jnp.zeros(prepare(name).transitions.outputs.shape))
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 6])
+@each_recurrent
+def test_sequences_start_from_the_memory_that_the_rollout_had(name, length):
+    prepared = prepare(name)
+    config = dataclasses.replace(prepared.setup.config, chunk_length=length)
+    setup = dataclasses.replace(prepared.setup, config=config)
+    make = jax.jit(lambda state, transitions: make_batch(prepared.module, state, transitions, setup)[1])
+    batch = make(prepared.state, prepared.transitions)
+    assert batch.obs.shape[:2] == (length or 12, 48 // (length or 12))
+
+    @jax.jit
+    def again(batch):
+        memory = jax.tree.map(lambda x: x[0], batch.memory)
+        state = prepared.state
+        _, outputs = setup.policy(state.params, state.obs_stats, memory["actor"], batch)
+        log_prob = setup.distribution(outputs, batch.action_mask).log_prob(batch.action)
+        return log_prob, setup.value(state.params, state.obs_stats, memory["critic"], batch)[1]
+
+    log_prob, values = again(batch)
+    close(log_prob, batch.log_prob)
+    close(values, batch.value)
+    forgotten = again(batch.replace(memory=jax.tree.map(jnp.zeros_like, batch.memory)))
+    assert np.abs(forgotten[0] - log_prob).max() > 1e-2
+    assert np.abs(forgotten[1] - values).max() > 1e-2
+
+
+@each
+def test_dead_agents_never_reach_the_loss(name):
+    prepared = prepare(name)
+    clean = prepared.batch.replace(alive=prepared.batch.alive.at[..., 1].set(False))
+    poisoned = clean.replace(
+        obs=clean.obs.at[..., 1, :].set(1e3),
+        log_prob=clean.log_prob.at[..., 1].set(-50.0),
+        value=clean.value.at[..., 1].set(1e4),
+        advantage=clean.advantage.at[..., 1].set(-1e4),
+        target=clean.target.at[..., 1].set(1e4),
+    )
+    gradient = jax.jit(lambda batch: prepared.gradient(batch=batch))
+    full, *results = [gradient(batch) for batch in (prepared.batch, clean, poisoned)]
+    assert finite(results[0])
+    jax.tree.map(close, *results)
+    assert not np.isclose(full[1]["loss"], results[0][1]["loss"])  # agent 1 would have counted
+
+
+DEADLY = {
+    "deepsets, gnn": ("ippo_ff", {"actor": Model("deepsets", (8,)), "critic": Model("gnn", (8,), radius=1.5)}),
+    "relu": ("ippo_ff", {"actor": Model("mlp", (8,), "relu"), "critic": Model("mlp", (8,), "relu")}),
+    "memory": ("ippo_rnn", {"actor": Model("gru", (8,), torso="gnn"), "critic": Model("lstm", (8,), "relu")}),
+    "state": ("mappo_ff", {"critic_input": "state", "sharing": "group"}),
+    "observations": ("mappo_rnn", {"critic_input": "observations", "sharing": "group"}),
+    "deepsets of observations": (
+        "mappo_ff",
+        {"critic_input": "observations", "critic": Model("deepsets", (8,)), "sharing": "independent"},
+    ),
+    "gnn of agent_state": (
+        "mappo_rnn",
+        {"critic_input": "agent_state", "critic": Model("lstm", (8,), torso="gnn", hidden=6)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DEADLY)
+def test_what_dead_agents_see_and_get_changes_nothing(case):
+    """In two updates with every normalisation, and whatever it is."""
+    name, changes = DEADLY[case]
+    config = config_of(name, normalise_obs=True, normalise_values="popart", **changes)
+
+    def learn(poison):
+        state, metrics = train(name, config, toy(poison))
+        learnt = (state.params, state.opt_state, state.obs_stats, state.value_stats)
+        return learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
+
+    learnt, metrics = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e6]))
+    assert finite(learnt) and finite(metrics)
+    jax.tree.map(lambda x: [close(x[0], x[i]) for i in (1, 2)], (learnt, metrics))
+
+
+@each
+def test_illegal_and_padded_actions_never_reach_the_loss(name):
+    prepared = prepare(name)
+    mask = prepared.batch.action_mask.at[..., 3].set(False)
+    batch = prepared.batch.replace(action_mask=mask, action=prepared.batch.action % 3)
+
+    def with_bias(index, shift):
+        actor = prepared.state.params["actor"]
+        head = actor["head"] | {"bias": actor["head"]["bias"].at[..., index].add(shift)}
+        return prepared.loss(prepared.state.params | {"actor": actor | {"head": head}}, batch)[1]
+
+    jax.tree.map(np.testing.assert_array_equal, with_bias(3, 0.0), with_bias(3, 7.0))
+    assert differ(with_bias(2, 0.0), with_bias(2, 7.0))
+
+
+@each
+def test_illegal_actions_are_never_taken(name):
+    """In rollouts, in evaluation by samples and by the mode, and with extreme logits; an illegal one loses."""
+    module, algorithm = MODULES[name], MODULES[name].make(config_of(name), toy())
+    setup = algorithm.update.keywords["setup"]
+
+    @jax.jit
+    @jax.vmap
+    def plays(scale):
+        keys = jax.random.split(jax.random.PRNGKey(0), 5)
+        state = prepare(name).first
+        state = state.replace(params=jax.tree.map(lambda x: scale * x, state.params))
+        _, transitions = module.rollout(state, keys[:3], setup)
+        sampled, mode = (evaluate(algorithm, algorithm.policy(state), keys[i], 16, i == 3)[1] for i in (3, 4))
+        return transitions.next.info["won"], sampled["win_rate"], mode["win_rate"]
+
+    assert all(won.all() for won in plays(jnp.array([0.0, 1.0, 1e3, -1e12])))
+    assert (trained(name)[1]["win_rate"] == 1.0).all()
+
+
+# What belongs to whom.
+
+SHARING = {"shared": [0, 0, 0], "group": [0, 0, 1], "independent": [0, 1, 2]}
+
+
+@pytest.mark.parametrize("sharing", ["group", "independent"])
+@each
+def test_parameters_are_those_of_the_agents_policy_alone(name, sharing):
+    """Also (here with the groups') where networks let agents see each other."""
+    mixing = {"actor": Model("deepsets", (8,)), "critic": Model("gnn", (8,))} if sharing == "group" else {}
+    mixing |= {"critic_input": "observations"} if name in CENTRAL and mixing else {}
+    setup = setup_of(name, config_of(name, sharing=sharing, **mixing), toy())
+    np.testing.assert_array_equal(setup.policy_of, SHARING[sharing])
+    obs, state = np.random.default_rng(0).normal(size=(1, 2, 3, 6)), np.ones((1, 2, 4))
+    x = View(obs.astype(np.float32), state, np.ones((1, 2, 3), bool), np.zeros((1, 2), bool))
+    memory = setup.initial_memory(2) if name in RECURRENT else {"actor": (), "critic": ()}
+    stats = {"actor": None, "critic": None}
+
+    def outputs(params):
+        logits = policy(setup, params, stats, x, memory["actor"])[1].sum(axis=(0, 1, -1))
+        values = value(setup, params, stats, x, memory["critic"])[1].sum(axis=(0, 1))
+        return logits, values  # [A] each
+
+    # An agent's outputs by a policy's parameters: [A, P].
+    of_actor, of_critic = jax.jit(jax.jacrev(outputs))(params_of(MODULES[name], setup))
+    for grads, own, other in ((of_actor, "actor", "critic"), (of_critic, "critic", "actor")):
+        touched = np.abs(grads[own]["head"]["kernel"]).sum(axis=(2, 3)) > 0
+        np.testing.assert_array_equal(touched, np.arange(max(SHARING[sharing]) + 1) == np.c_[SHARING[sharing]])
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads[other]))
+
+
+@pytest.mark.parametrize("sharing", ["group", "independent"])
+@each
+def test_one_policys_rewards_do_not_touch_anothers_update(name, sharing):
+    """Advantages are normalised in each group, gradients clipped and returns scaled for each policy."""
+    group = sharing == "group"
+    changes = {"sharing": sharing, "normalise_advantages": group, "normalise_values": "popart", "minibatches": 4}
+    prepared, module = prepare(name), MODULES[name]
+    setup = setup_of(name, config_of(name, **changes), toy())
+    hypers = module.Hypers(lr=0.02, max_grad_norm=0.1)
+
+    @jax.jit
+    @jax.vmap
+    def learnt(scale):
+        params = params_of(module, setup)
+        opt_state = jax.vmap(module.optimiser(hypers, 0.1).init)(params)
+        values = normalisation.init_values(max(SHARING[sharing]) + 1)
+        state = prepared.state.replace(params=params, opt_state=opt_state, value_stats=values)
+        if name in CENTRAL and name in RECURRENT:  # another number of rows
+            state = state.replace(memory=state.memory | {"critic": setup.initial_memory(4)["critic"]})
+        reward = prepared.transitions.next.reward * jnp.where(np.array(SHARING[sharing]) == 0, scale, 1.0)
+        transitions = prepared.transitions.replace(next=prepared.transitions.next.replace(reward=reward))
+        state, batch = make_batch(module, state, transitions, setup, hypers)
+        state, batch = module.scale_values(state, batch, setup)
+        return module.learn(state, batch, jax.random.PRNGKey(0), hypers, setup)[0].params
+
+    params = learnt(jnp.array([1.0, 1000.0]))
+    jax.tree.map(lambda x: close(x[0, 1:], x[1, 1:], rtol=1e-5), params)
+    assert differ(*(jax.tree.map(lambda x, i=i: x[i, 0], params["critic"]) for i in (0, 1)))
+
+
+@each
+def test_agents_of_one_policy_share_a_mean_and_policies_weigh_alike(name):
+    """The loss is a mean over each policy's living agents, and the policies' sum."""
+    prepared = prepare(name)
+    totals = {}
+    for sharing, policy_of in SHARING.items():
+        setup = dataclasses.replace(prepared.setup, policy_of=np.array(policy_of))
+        params = jax.tree.map(lambda x, p=policy_of: jnp.repeat(x, max(p) + 1, axis=0), prepared.state.params)
+        if name in CENTRAL:
+            setup = dataclasses.replace(setup, view=dataclasses.replace(setup.view, policy_of=np.array(policy_of)))
+        batch = prepared.batch
+        if name == "mappo_rnn":
+            rows = jnp.repeat(batch.memory["critic"], max(policy_of) + 1, axis=2)
+            batch = batch.replace(memory=batch.memory | {"critic": rows})
+        totals[sharing] = prepared.loss(params, batch, setup, ent_coef=0.3)[0]
+    metrics = prepared.loss(ent_coef=0.3)[1]
+    by_group = [
+        metrics[f"policy_loss/{group}"] + 0.5 * metrics[f"value_loss/{group}"] - 0.3 * metrics[f"entropy/{group}"]
+        for group in ("red", "blue")
+    ]
+    close(totals["group"], sum(by_group), rtol=1e-3)
+    everyone = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - 0.3 * metrics["entropy"]
+    close(totals["shared"], everyone, rtol=1e-3)
+    assert len({round(float(total), 3) for total in totals.values()}) == 3
+
+
+@each
+def test_teams_have_metrics_of_their_own(name):
+    prepared = prepare(name)
+    batch, setup = prepared.batch, prepared.setup
+    entropy = setup.distribution(prepared.transitions.outputs, prepared.transitions.action_mask).entropy()
+    alive = np.asarray(prepared.transitions.alive)
+    metrics = prepared.loss(batch=batch)[1]
+    for group, members in (("red", [0, 1]), ("blue", [2])):
+        close(metrics[f"entropy/{group}"], np.asarray(entropy)[..., members][alive[..., members]].mean())
+    close(metrics["entropy"], np.asarray(entropy)[alive].mean())
+    of_training = trained(name)[1]
+    names = {"episode_return", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"}
+    assert {f"{name}{group}" for name in names for group in ("", "/red", "/blue")} <= set(of_training)
+    close(
+        of_training["episode_return"], (2 * of_training["episode_return/red"] + of_training["episode_return/blue"]) / 3
+    )
+    assert not np.allclose(of_training["episode_return/red"], of_training["episode_return/blue"])
+
+
+# What normalisations promise.
+
+
+@pytest.mark.parametrize("kind", ["running", "popart"])
+@each
+def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
+    prepared = prepare(name)
+    config = dataclasses.replace(prepared.setup.config, normalise_values=kind)
+    setup = dataclasses.replace(prepared.setup, config=config)
+    loud = prepared.batch.replace(target=40.0 + 30.0 * prepared.batch.target)
+    state, batch = prepared.module.scale_values(prepared.state, loud, setup)
+    target = np.asarray(batch.target)[np.asarray(batch.alive)]
+    close([target.mean(), target.std()], [0.0, 1.0], atol=1e-3)
+
+    def values(state):
+        memory = prepared.first.memory["critic"] if name in RECURRENT else ()
+        x = prepared.transitions if name in RECURRENT else seen(prepared.transitions)
+        own = value(setup, state.params, state.obs_stats, x, memory)[1]
+        return own, normalisation.to_reward_units(state.value_stats, own, setup.policy_of)
+
+    (own_before, before), (own_after, after) = values(prepared.state), values(state)
+    if kind == "popart":
+        close(before, after, rtol=1e-4, atol=1e-3)
+        close(own_after.reshape(batch.value.shape), batch.value, rtol=1e-4, atol=1e-4)  # which the loss clips around
+        assert differ(own_before, own_after)
+    else:
+        close(own_before, own_after)
+        assert differ(before, after)
+    assert differ(prepared.state.params["critic"], state.params["critic"]) == (kind == "popart")
+
+
+# What options do.
+
+OPTIONS = {
+    "total_steps": [97],
+    "num_envs": [2],
+    "rollout_length": [6],
+    "epochs": [1],
+    "minibatches": [1],
+    "chunk_length": [6],
+    "sharing": ["group", "independent"],
+    "agent_id": [True],
+    "actor": [Model("deepsets", (8,))],
+    "critic": [Model("mlp", (8, 8))],
+    "critic_input": ["observations", "agent_state", "local"],
+    "normalise_advantages": [False],
+    "normalise_obs": [True],
+    "normalise_values": ["running", "popart"],
+    "clip_value": [False],
+    "huber": [True],
+}
+CASES = [(option, choice) for option, choices in OPTIONS.items() for choice in choices]
+SEEN_ABOVE = ("sharing", "normalise_values")  # by tests of all four files
+SEEN_BELOW = ("actor", "critic", "critic_input", "continuous_policy")
+
+
+@each
+def test_no_option_is_forgotten(name):
+    options = {field.name for field in dataclasses.fields(MODULES[name].Config)}
+    assert options <= {*OPTIONS, "continuous_policy"}
+    assert options >= {*OPTIONS} - {"chunk_length", "critic_input"}
+
+
+@pytest.mark.parametrize(("option", "choice"), CASES, ids=str)
+def test_every_option_changes_what_is_learnt(option, choice):
+    """In one of the four files; the next test has the others."""
+    name = {"chunk_length": "ippo_rnn", "critic_input": "mappo_ff"}.get(option, "ippo_ff")
+    base, other = trained(name)[0].params, trained(name, **{option: choice})[0].params
+    assert finite(other)
+    assert differ(base, other)
+
+
+@cache
+def program(name: str, **changes) -> str:
+    """One update, as JAX has traced it."""
+    algorithm = MODULES[name].make(config_of(name, **changes), toy())
+    hypers = MODULES[name].Hypers()
+    state = jax.eval_shape(algorithm.init, jax.random.PRNGKey(0), hypers)
+    return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(algorithm.update)(state, hypers)))
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option not in (*SEEN_ABOVE, *SEEN_BELOW)])
+def test_every_option_is_read_by_every_file(option):
+    """It changes the program, if not (as above) the numbers."""
+    for name in RECURRENT if option == "chunk_length" else MODULES:
+        assert program(name) != program(name, **{option: OPTIONS[option][0]})
+
+
+@each
+def test_a_program_is_the_same_when_nothing_changes(name):
+    assert program(name) == program.__wrapped__(name)
+
+
+@each
+def test_actor_and_critic_get_their_own_model(name):
+    def shapes(**changes):
+        setup = setup_of(name, config_of(name, **changes), toy())
+        return jax.tree.map(np.shape, params_of(MODULES[name], setup))
+
+    base = shapes()
+    for mine, other in (("actor", "critic"), ("critic", "actor")):
+        wider = shapes(**{mine: dataclasses.replace(getattr(config_of(name), mine), widths=(9,))})
+        assert wider[mine] != base[mine]
+        assert wider[other] == base[other]
+
+
+@each
+def test_every_hyperparameter_does_something(name):
+    hypers = MODULES[name].Hypers(lr=0.01, ent_coef=0.1, huber_delta=0.2, lr_end=0.5, ent_coef_end=0.5)
+    fields = [field.name for field in dataclasses.fields(hypers)]
+    changed = {"lr_end": 1.0, "ent_coef_end": 0.0, "max_grad_norm": 0.01, "clip_eps": 1e-3}
+    runs = [hypers, *(hypers.replace(**{f: changed.get(f, getattr(hypers, f) / 2)}) for f in fields)]
+    together = jax.tree.map(lambda *numbers: jnp.array(numbers, jnp.float32), *runs)
+    config = config_of(name, huber=True)
+    params = jax.jit(jax.vmap(lambda h: train(name, config, toy(), h, updates=3)[0].params))(together)
+    assert finite(params)
+    for run, field in enumerate(fields, start=1):
+        assert any(not np.array_equal(leaf[0], leaf[run]) for leaf in jax.tree.leaves(params)), field
+
+
+def test_the_huber_losss_delta_is_for_the_huber_loss_only():
+    prepared = prepare("ippo_ff")
+    huber = dataclasses.replace(prepared.setup, config=dataclasses.replace(prepared.setup.config, huber=True))
+    plain, other = (prepared.loss(huber_delta=delta)[0] for delta in (0.01, 10.0))
+    assert plain == other
+    assert prepared.loss(setup=huber, huber_delta=0.01)[0] != prepared.loss(setup=huber, huber_delta=10.0)[0]
+    close(prepared.loss(setup=huber, huber_delta=1e6)[0], plain)
+
+
+@pytest.mark.parametrize("pair", [("ippo_ff", "mappo_ff"), ("ippo_rnn", "mappo_rnn")], ids=str)
+def test_mappo_with_a_local_critic_is_ippo(pair):
+    """The same keys draw the same first parameters, and the same updates follow."""
+    local = {"critic_input": "local"}
+    ippo, mappo = (
+        jax.jit(partial(train, name, config_of(name, **changes), toy(), start=lambda drawn: drawn))()
+        for name, changes in zip(pair, ({}, local), strict=True)
+    )
+    jax.tree.map(close, ippo[0].params, mappo[0].params)
+    jax.tree.map(close, ippo[1], mappo[1])
+
+
+# What they are used for.
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@each
+def test_acting_remembers_as_the_rollout_does(name, greedy):
+    prepared = prepare(name)
+    algorithm = MODULES[name].make(prepared.setup.config, toy())
+    opening, setup = prepared.opening, prepared.setup
+    played, carry = algorithm.policy(prepared.state), algorithm.acting.initial_carry(4)
+    act = jax.jit(algorithm.acting.act, static_argnums=4)
+    for t in range(4):  # all environments are in their first episode
+        mask = opening.action_mask[t]
+        state = getattr(opening, "state", jnp.zeros((12, 4, 4)))[t]
+        flags = jnp.zeros(4, bool)
+        timestep = TimeStep(opening.obs[t], state, mask, jnp.zeros((4, 3)), flags, flags, opening.alive[t], {})
+        key = jax.random.PRNGKey(t)
+        carry, action = act(played, carry, timestep, key, greedy)
+        pi = setup.distribution(opening.outputs[t], mask)
+        expected = pi.mode() if greedy else pi.sample_from(distributions.noise(key, setup.env.action_space, (4,)))
+        np.testing.assert_array_equal(action, expected)
+        if name in RECURRENT:
+            jax.tree.map(lambda a, b, t=t: close(a, b[t]), carry, opening.memory)
+    again = act(played, algorithm.acting.initial_carry(4), timestep, jax.random.PRNGKey(99), greedy)
+    if name in RECURRENT:
+        assert differ(again[0], carry)
+    elif greedy:
+        np.testing.assert_array_equal(again[1], action)
+
+
+KINDS = {
+    "two sub-actions": ("ippo_ff", "mpe/simple_reference", {"multi_discrete": True}, {"sharing": "independent"}),
+    "two sub-actions, some": ("mappo_rnn", "mpe/simple_world_comm", {"multi_discrete": True}, {"sharing": "group"}),
+    "different actions": ("mappo_ff", "mpe/simple_speaker_listener", {}, {"agent_id": True}),
+    "different actions, remembered": ("ippo_rnn", "mpe/simple_speaker_listener", {}, {"actor": Model("lstm", (8,))}),
+    "continuous": ("mappo_ff", "mpe/simple_speaker_listener", {"continuous": True}, {}),
+    "continuous, clipped": (
+        "ippo_rnn",
+        "mpe/simple_tag",
+        {"continuous": True},
+        {"continuous_policy": "clipped_normal"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trains_with_other_kinds_of_actions(kind):
+    name, task, kwargs, changes = KINDS[kind]
+    env, config = envs.make(task, **kwargs), config_of(name, **changes)
+    state, metrics = jax.jit(lambda: train(name, config, env))()
+    assert finite(state.params)
+    assert np.isfinite(metrics["loss"]).all()
+    assert (metrics["approx_kl"] > 0).all()
+
+
+@each
+def test_continuous_policies_are_squashed_or_clipped(name):
+    env = envs.make("mpe/simple_spread", continuous=True)
+    base, other = (
+        setup_of(name, config_of(name, continuous_policy=kind), env) for kind in ("tanh_normal", "clipped_normal")
+    )
+    outputs, mask = jnp.linspace(-2, 2, 30).reshape(3, 10), jnp.ones((3, 5), bool)
+    assert differ(*(setup.distribution(outputs, mask).entropy() for setup in (base, other)))
+    module, timestep = MODULES[name], jax.vmap(env.reset)(jax.random.split(jax.random.PRNGKey(0), 2))[1]
+    actions = []
+    for setup in (base, other):
+        algorithm = module.make(setup.config, env)
+        played = {"actor": params_of(module, setup)["actor"], "obs_stats": {"actor": None}}
+        carry = algorithm.acting.initial_carry(2)
+        actions.append(jax.jit(algorithm.acting.act, static_argnums=4)(played, carry, timestep, None, True)[1])
+    assert all((action >= 0).all() and (action <= 1).all() for action in actions)
+    assert differ(*actions)
+
+
+@pytest.mark.parametrize("name", ["mappo_rnn"])
+def test_a_run_in_a_vmapped_sweep_is_the_run_alone(name):
+    module = MODULES[name]
+    run = module.make_train(config_of(name), toy())
+    keys = jax.vmap(jax.random.PRNGKey)(jnp.arange(3))
+    hypers = jax.vmap(lambda lr: module.Hypers(lr=lr))(jnp.array([1e-3, 3e-4, 1e-4]))
+    together, _ = jax.jit(jax.vmap(run))(keys, hypers)
+    alone, metrics = jax.jit(run)(keys[1], module.Hypers(lr=jnp.float32(3e-4)))
+    assert metrics["loss"].shape == (4,)
+    np.testing.assert_array_equal(together.key[1], alone.key)
+    jax.tree.map(lambda a, b: close(a[1], b, rtol=2e-3), together.params, alone.params)
+    assert differ(*(jax.tree.map(lambda x, i=i: x[i], together.params) for i in (0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("ippo_ff", {"minibatches": 5}, "algo.minibatches=5"),
+        ("ippo_rnn", {"minibatches": 3}, "algo.minibatches=3: must divide the number of sequences, 4"),
+        ("mappo_rnn", {"chunk_length": 5}, "algo.chunk_length=5: must divide"),
+        ("mappo_ff", {"actor": Model("gru")}, "algo.actor.network=gru: this file has no memory"),
+        ("mappo_ff", {"critic": Model("deepsets")}, "algo.critic_input=state: deepsets reads all agents"),
+        ("ippo_rnn", {"critic": Model("gru", torso="cnn")}, "algo.critic.torso=cnn: test/toy has no image"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_cannot_be_is_said(name, changes, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        MODULES[name].make(config_of(name, **changes), toy())
+
+
+def test_learns_to_speak_of_a_hidden_state():
+    """One in three without communication; the optimum needs a message and its interpretation to arise together."""
+    config = config_of("ippo_ff", total_steps=60_000, num_envs=32, rollout_length=16, sharing="independent")
+    config = dataclasses.replace(config, epochs=4, minibatches=4, actor=Model(widths=(32,)), critic=Model(widths=(32,)))
+    learn = jax.jit(MODULES["ippo_ff"].make_train(config, envs.make("matrix/hidden")))
+    hypers = MODULES["ippo_ff"].Hypers(lr=3e-3, ent_coef=0.02, gamma=1.0)
+    returns = np.asarray(learn(jax.random.PRNGKey(0), hypers)[1]["episode_return"])
+    assert returns[:3].mean() < 0.5
+    assert returns[-10:].mean() > 0.9
+
+
+class Recall(Env):
+    """Each of two agents sees one of three cues in the first step only, and is paid for naming it in the last."""
+
+    name, agents, groups = "test/recall", ("a", "b"), ("team", "team")
+    obs_sizes, state_size, action_space, horizon = (4, 4), 2, Discrete((3, 3)), 3
+    terminates = True
+
+    def reset(self, key):
+        cue = jax.random.randint(key, (2,), 0, 3)
+        return (jnp.int32(0), cue), self._timestep(jnp.int32(0), cue, jnp.zeros(2))
+
+    def step(self, key, state, action):
+        step, cue = state[0] + 1, state[1]
+        return (step, cue), self._timestep(step, cue, jnp.where(step == 3, action == cue, False).astype(jnp.float32))
+
+    def _timestep(self, step, cue, reward):
+        shown = jnp.where(step == 0, jax.nn.one_hot(cue, 3), 0.0)
+        obs = jnp.concatenate([shown, jnp.full((2, 1), step / 3.0)], axis=-1)
+        ended, alive = step >= 3, jnp.ones(2, bool)
+        return TimeStep(obs, cue * 1.0, jnp.ones((2, 3), bool), reward, ended, jnp.bool_(False), alive, {})
+
+
+@pytest.mark.parametrize(("name", "memory"), [("ippo_rnn", "gru"), ("mappo_rnn", "lstm"), ("ippo_ff", None)])
+def test_a_memory_learns_to_remember_and_nothing_else_can(name, memory):
+    model = Model(memory, (16,), hidden=16) if memory else Model(widths=(16,))
+    sizes = {"total_steps": 20_000, "num_envs": 32, "rollout_length": 12, "epochs": 4, "minibatches": 2}
+    config = MODULES[name].Config(**sizes, actor=model, critic=model)
+    learn = jax.jit(MODULES[name].make_train(config, TimeLimit(Recall())))
+    returns = np.asarray(learn(jax.random.PRNGKey(0), MODULES[name].Hypers(lr=1e-2))[1]["episode_return"])
+    assert returns[-5:].mean() > 0.9 if memory else returns.max() < 0.5

@@ -1,0 +1,204 @@
+"""An environment with everything that can go wrong, and small trainings on it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from envs.base import Discrete, Env, TimeStep, size_mask
+from envs.wrappers import TimeLimit
+from shoal.models import Model
+
+MODULES = {"ippo_ff": ippo_ff_mpe, "ippo_rnn": ippo_rnn_smax, "mappo_ff": mappo_ff_vmas, "mappo_rnn": mappo_rnn_smax}
+RECURRENT = ("ippo_rnn", "mappo_rnn")
+CENTRAL = ("mappo_ff", "mappo_rnn")
+
+
+class State(struct.PyTreeNode):
+    step: chex.Array  # [] int32
+    phase: chex.Array  # [] what an episode looks like
+    drift: chex.Array  # [A] what the agents' actions have come to
+    legal: chex.Array  # [] bool: nobody has done anything illegal
+
+
+class Toy(Env):
+    """Two red agents and a blue one: two die early, actions come and go, some episodes end, others are cut short.
+
+    ``won`` says that no action was illegal. No observation holds the state. Dead agents see, and get, ``poison``.
+    """
+
+    name = "test/toy"
+    agents, groups = ("red_0", "red_1", "blue_0"), ("red", "red", "blue")
+    obs_sizes, state_size, position = (6, 6, 5), 4, (0, 2)
+    action_space = Discrete((4, 4, 3))
+    horizon = 5
+    last_step = np.array([99, 2, 1])  # of each agent's life
+
+    def __init__(self, poison: chex.Numeric = 0.0):
+        self.poison = poison
+
+    def reset(self, key):
+        state = State(jnp.int32(0), jax.random.uniform(key, maxval=6.0), jnp.zeros(3), jnp.bool_(True))
+        return state, self._timestep(state, jnp.zeros(3))
+
+    def step(self, key, state, action):
+        legal = state.legal & (self._mask(state) & (action[:, None] == np.arange(4))).any(axis=1).all()
+        alive = self._alive(state)
+        reward = jnp.sin(state.phase + action + 2.0 * np.arange(3)) + state.drift
+        drift = state.drift + 0.3 * jnp.where(alive, action - 1.5, 0.0)
+        state = State(state.step + 1, state.phase, drift, legal)
+        return state, self._timestep(state, jnp.where(alive, reward, self.poison))
+
+    def _alive(self, state):
+        return state.step <= self.last_step
+
+    def _mask(self, state):
+        return size_mask(self.action_space.sizes) & ((np.arange(4) + np.arange(3)[:, None] + state.step) % 3 > 0)
+
+    def _timestep(self, state, reward):
+        alive = self._alive(state)
+        rows = jnp.arange(18.0).reshape(3, 6)
+        obs = jnp.sin(state.phase * (1 + rows) + rows * state.step) + state.drift[:, None]
+        obs = jnp.where(np.arange(6) < np.array(self.obs_sizes)[:, None], obs, 0.0)
+        return TimeStep(
+            obs=jnp.where(alive[:, None], obs, self.poison),
+            state=jnp.cos(state.phase * jnp.arange(1.0, 5.0) + state.step),
+            action_mask=self._mask(state),
+            reward=reward,
+            terminated=(state.step >= 4) & (state.phase > 3.0),
+            truncated=jnp.bool_(False),
+            alive=alive,
+            info={"won": state.legal},
+        )
+
+
+def toy(poison: chex.Numeric = 0.0) -> Env:
+    """With its time limit, as ``envs.make`` would give it."""
+    return TimeLimit(Toy(poison))
+
+
+def config_of(name: str, **changes) -> Any:
+    """A small configuration of one of the four files; the memory is narrower than what it reads."""
+    model = Model("gru" if name in RECURRENT else "mlp", widths=(8,), hidden=6)
+    small = {"total_steps": 192, "num_envs": 4, "rollout_length": 12, "epochs": 2, "minibatches": 2}
+    return MODULES[name].Config(**small | {"actor": model, "critic": model} | changes)
+
+
+def setup_of(name: str, config: Any, env: Env) -> Any:
+    return MODULES[name].make(config, env).update.keywords["setup"]
+
+
+def policy(setup, params, stats, x, memory=()):
+    """The policy's memories and outputs, ``()`` and outputs of a file without memory."""
+    if hasattr(setup, "initial_memory"):
+        return setup.policy(params, stats, memory, x)
+    return (), setup.policy(params, stats, x)
+
+
+def value(setup, params, stats, x, memory=()):
+    """The critic's, likewise."""
+    if hasattr(setup, "initial_memory"):
+        return setup.value(params, stats, memory, x)
+    return (), setup.value(params, stats, x)
+
+
+def make_batch(module, state, transitions, setup, hypers=None):
+    """The state after, and the batch, of any of the four files."""
+    made = module.make_batch(state, transitions, hypers or module.Hypers(), setup)
+    return made if isinstance(made, tuple) else (state, made)
+
+
+class Prepared(NamedTuple):
+    """A second rollout, which starts in the middle of episodes and of memories."""
+
+    name: str
+    module: Any
+    setup: Any
+    opening: Any  # the transitions of the first rollout
+    first: Any  # the state before the second
+    state: Any  # after it
+    transitions: Any
+    after: Any  # the state with its memory moved on
+    batch: Any
+
+    def loss(self, params=None, batch=None, setup=None, **hypers):
+        """``(loss, metrics)``, at the parameters that acted unless told otherwise."""
+        module, setup = self.module, setup or self.setup
+        hypers = module.Hypers(**hypers)
+        params, batch = self.state.params if params is None else params, self.batch if batch is None else batch
+        return module.loss(params, batch, self.state.obs_stats, hypers, hypers.ent_coef, setup)
+
+    def gradient(self, **arguments):
+        """The loss' gradient and metrics."""
+        params = arguments.pop("params", self.state.params)
+        return jax.grad(lambda p: self.loss(p, **arguments), has_aux=True)(params)
+
+
+def wavy(params):
+    """Parameters of these shapes of which none is zero, so that all inputs and all memories matter."""
+    return jax.tree.map(
+        lambda x: 0.6 * jnp.sin(1.0 + 1.7 * jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape), params
+    )
+
+
+def params_of(module, setup) -> Any:
+    """Such parameters, without compiling anything."""
+    return wavy(jax.eval_shape(lambda key: module.init(key, module.Hypers(), setup).params, jax.random.PRNGKey(0)))
+
+
+@cache
+def prepare(name: str, **changes) -> Prepared:
+    module = MODULES[name]
+    setup = setup_of(name, config_of(name, **changes), toy())
+
+    @jax.jit
+    def run(key):
+        def rollout(first, key):
+            state, transitions = module.rollout(first, jax.random.split(key, 3), setup)
+            after, batch = make_batch(module, state, transitions, setup)
+            return after, (first, state, transitions, after, batch)
+
+        keys = jax.random.split(key, 3)
+        state = module.init(keys[0], module.Hypers(), setup)
+        _, both = jax.lax.scan(rollout, state.replace(params=wavy(state.params)), keys[1:])
+        return jax.tree.map(lambda x: x[0], both[2]), *jax.tree.map(lambda x: x[1], both)
+
+    return Prepared(name, module, setup, *run(jax.random.PRNGKey(3)))
+
+
+def train(name: str, config: Any, env: Env, hypers: Any = None, updates: int = 2, start: Any = wavy):
+    """State and metrics after some updates; ``start`` makes the first parameters of those that ``init`` gives.
+
+    With the default nobody needs these, and XLA does not compile how they are drawn.
+    """
+    algorithm = MODULES[name].make(config, env)
+    hypers = MODULES[name].Hypers(lr=0.02, huber_delta=0.1) if hypers is None else hypers
+    state = algorithm.init(jax.random.PRNGKey(0), hypers)
+    state = state.replace(params=start(state.params))
+    return jax.lax.scan(lambda s, _: algorithm.update(s, hypers), state, length=updates)
+
+
+@cache
+def trained(name: str, **changes):
+    """:func:`train` on the toy, compiled."""
+    return jax.jit(lambda: train(name, config_of(name, **changes), toy()))()
+
+
+def finite(tree) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+
+
+def differ(a, b) -> bool:
+    """Whether two trees do."""
+    if jax.tree.map(jnp.shape, a) != jax.tree.map(jnp.shape, b):
+        return True
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return not all(np.allclose(x, y, atol=1e-7) for x, y in pairs)
