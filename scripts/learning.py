@@ -72,7 +72,7 @@ TRAININGS = (
     Training("ippo_ff_mpe", "mpe/simple_tag", 1e6),
     Training("ippo_ff_mpe", "matrix/climbing", 1e5, others="optimum 11, or what independent greedy play finds: 5 or 7"),
     Training("mappo_rnn_smax", "smax/3m", 1e6, measure="win_rate"),
-    Training("mappo_rnn_smax", "smax/2s3z", 2e6, measure="win_rate"),
+    Training("mappo_rnn_smax", "smax/2s3z", 1.5e6, measure="win_rate"),
     Training("ippo_rnn_smax", "smax/3m", 1e6, measure="win_rate"),
     Training("mappo_rnn_smax", "smax/5m_vs_6m", 2e6, seeds=2, measure="win_rate"),
     Training("mappo_rnn_smax", "smax/smacv2_5_units", 2e6, seeds=2, measure="win_rate"),

@@ -34,6 +34,5 @@ if __name__ == "__main__":
     for blind in (0, 1):
         returns = np.array([plan(start, goal, blind) for start, goal in places])
         error = returns.std() / np.sqrt(STARTS)
-        print(
-            f"goal known after {blind} steps: {returns.mean():.2f} +- {error:.2f} per agent, {2 * returns.mean():.2f} summed"
-        )
+        mean = returns.mean()
+        print(f"goal known after {blind} steps: {mean:.2f} +- {error:.2f} per agent, {2 * mean:.2f} summed")

@@ -65,7 +65,7 @@ def test_the_readme_shows_what_the_issue_names():
     assert 'pip install -e ".[test]" -c constraints.txt && pytest' in README
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[c.split("ippo_ff_mpe.py")[1].strip()[:40] for c in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS, ids=[c.split("/", 2)[2][:50] for c in COMMANDS])
 def test_commands(command, folder):
     if "resume=" in command and not (folder / "runs" / "mine").exists():
         run(small(next(c for c in COMMANDS if "run.dir=runs/mine" in c)), folder)
@@ -84,8 +84,8 @@ def test_copy_and_edit(tmp_path):
     one, other = ((tmp_path / name / "metrics.csv").read_text() for name in ("plain", "my_idea"))
     assert one.splitlines()[0] == other.splitlines()[0]
     assert one != other
-    recipe = (ROOT / "config" / "ippo_ff_mpe.yaml").read_text().replace("_self_", "_self_\nseed: 5", 1)
-    (tmp_path / "my_idea.yaml").write_text(recipe)
+    recipe = (ROOT / "config" / "ippo_ff_mpe.yaml").read_text()
+    (tmp_path / "my_idea.yaml").write_text(f"{recipe}\nseed: 5\n")
     run([f"{tmp_path}/my_idea.py", *SMALL, "run.dir=own"], tmp_path)
     assert "seed: 5" in (tmp_path / "own" / "config.yaml").read_text()
 
