@@ -2,15 +2,15 @@
 
     max_theta  E[ min(r A, clip(r, 1 - eps, 1 + eps) A) ] + ent_coef H(pi) - vf_coef (V - R)^2,   r = pi / pi_old
 
-Agents are an axis, not a batch: a minibatch is a set of environment steps with all their agents. Differences from
-the papers: values are computed after the rollout in one pass, and a truncated episode bootstraps from its true last
-observation.
+Agents are an axis, not a batch: a minibatch is a set of sequences with all their agents, each from the memory that the
+agent had at its start. Differences from the papers: values are computed after the rollout in one pass, and a truncated
+episode bootstraps from its true last observation.
 
     python baselines/ippo/ippo_rnn_smax.py
-    python baselines/ippo/ippo_rnn_smax.py env=mpe/simple_reference total_steps=5e6
-    python baselines/ippo/ippo_rnn_smax.py seeds=64 sweep.lr=[1e-4,3e-4,1e-3] sweep.ent_coef=[0,0.01]
+    python baselines/ippo/ippo_rnn_smax.py env=smax/2s3z algo.chunk_length=16
+    python baselines/ippo/ippo_rnn_smax.py seeds=4 sweep.lr=[1e-3,2e-3] algo.actor.network=lstm
 
-Shapes: T time, E environments, A agents, O observation, N actions, P policies, B minibatch.
+Shapes: T time, E environments, A agents, O observation, N actions, P policies, B sequences of L steps.
 """
 
 from __future__ import annotations

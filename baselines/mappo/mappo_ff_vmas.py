@@ -8,7 +8,7 @@ observation.
 
     python baselines/mappo/mappo_ff_vmas.py
     python baselines/mappo/mappo_ff_vmas.py env=mpe/simple_reference total_steps=5e6
-    python baselines/mappo/mappo_ff_vmas.py seeds=64 sweep.lr=[1e-4,3e-4,1e-3] sweep.ent_coef=[0,0.01]
+    python baselines/mappo/mappo_ff_vmas.py algo.critic_input=observations algo.critic.network=deepsets
 
 Shapes: T time, E environments, A agents, O observation, S global state, N actions, P policies, B minibatch, and the
 critic's K rows of C numbers.
