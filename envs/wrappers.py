@@ -210,4 +210,4 @@ def _take(leaf: chex.Array, index: chex.Array) -> chex.Array:
     if leaf.shape[0] == 1:
         return leaf[0]
     index = index.reshape((1, -1) + (1,) * (leaf.ndim - 2))
-    return jnp.take_along_axis(leaf, index, axis=0)[0]
+    return jnp.take_along_axis(leaf, index, axis=0, mode="promise_in_bounds")[0]
