@@ -174,14 +174,14 @@ def prepare(name: str, **changes) -> Prepared:
     return Prepared(name, module, setup, *run(jax.random.PRNGKey(3)))
 
 
-def train(name: str, config: Any, env: Env, hypers: Any = None, updates: int = 2, start: Any = wavy):
+def train(name: str, config: Any, env: Env, hypers: Any = None, updates: int = 2, start: Any = wavy, key: Any = None):
     """State and metrics after some updates; ``start`` makes the first parameters of those that ``init`` gives.
 
     With the default nobody needs these, and XLA does not compile how they are drawn.
     """
     algorithm = MODULES[name].make(config, env)
     hypers = MODULES[name].Hypers(lr=0.02, huber_delta=0.1) if hypers is None else hypers
-    state = algorithm.init(jax.random.PRNGKey(0), hypers)
+    state = algorithm.init(jax.random.PRNGKey(0) if key is None else key, hypers)
     state = state.replace(params=start(state.params))
     return jax.lax.scan(lambda s, _: algorithm.update(s, hypers), state, length=updates)
 

@@ -151,9 +151,9 @@ def test_sequences_are_slices_with_the_memory_before_them(length):
             number += 1
 
 
-@pytest.mark.parametrize("network", ["gru", "lstm", "mlp"])
+@pytest.mark.parametrize("network", memory.MEMORIES)
 def test_one_step_is_the_first_of_many_and_nothing_is_remembered_at_the_start(network):
-    module = memory.MEMORIES.get(network, memory.NoMemory)(WIDTH)
+    module = memory.MEMORIES[network](WIDTH)
     _, x, is_first = inputs(network)
     before = memory.initial(network, WIDTH, ROWS)
     assert all(part.shape == (*ROWS, WIDTH) and not part.any() for part in jax.tree.leaves(before))
@@ -161,5 +161,5 @@ def test_one_step_is_the_first_of_many_and_nothing_is_remembered_at_the_start(ne
     memories, outputs = module.apply(params, before, x, is_first)
     after, output = memory.one_step(lambda m, inputs: module.apply(params, m, *inputs), before, (x[0], is_first[0]))
     np.testing.assert_allclose(output, outputs[0], rtol=1e-5, atol=1e-6)
-    if network != "mlp":
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-5, atol=1e-6), after, memories)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-5, atol=1e-6), after, memories)
+    assert memory.initial("mlp", WIDTH, ROWS) == ()
