@@ -518,7 +518,7 @@ def test_the_huber_losss_delta_is_for_the_huber_loss_only():
 
 @pytest.mark.parametrize("pair", [("ippo_ff", "mappo_ff"), ("ippo_rnn", "mappo_rnn")], ids=str)
 def test_mappo_with_a_local_critic_is_ippo(pair):
-    """The same keys draw the same first parameters (the second pair takes that for granted) and give the same updates."""
+    """Keys draw the same first parameters (taken for granted in the second pair) and give the same updates."""
     start = wavy if pair[0] in RECURRENT else lambda drawn: drawn
     ippo, mappo = (
         jax.jit(partial(train, name, config_of(name, **changes), toy(), start=start))()
