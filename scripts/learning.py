@@ -204,8 +204,8 @@ def main() -> None:
         f"|{'---|' * 9}\n" + "\n".join(row(*pair) for pair in done) + "\n\n![learning curves](images/learning.png)\n\n"
         "**speaker_listener**: EPyMARL sums the reward over both agents, which doubles the figures above. "
         "`python scripts/speaker_bound.py` plans the listener's moves with the goal known after the one step that a "
-        "word needs, and gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of the "
-        "environment (mpe2's and jaxmarl's, step for step).\n"
+        "word needs, and gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of "
+        "the environment (mpe2's and jaxmarl's, step for step).\n"
     )
     if kept.exists():
         text += (

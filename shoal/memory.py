@@ -111,7 +111,7 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, memory: tuple, x: chex.Array, is_first: chex.Array) -> tuple[tuple, chex.Array]:
         kernel = self.param("kernel", gates(4), (self.width, 4 * self.width))
-        x = Dense(4 * self.width, init=gates(4), name="input")(x)
+        x = Dense(4 * self.width, kernel_init=gates(4), name="input")(x)
 
         def step(memory, inputs):
             x_t, first_t = inputs

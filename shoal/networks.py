@@ -82,11 +82,11 @@ class Dense(nn.Module):
 
     features: int
     scale: float = np.sqrt(2.0)
-    init: Callable[..., chex.Array] | None = None  # instead of an orthogonal kernel of this scale
+    kernel_init: Callable[..., chex.Array] | None = None  # instead of an orthogonal kernel of this scale
 
     @nn.compact
     def __call__(self, x: chex.Array) -> chex.Array:
-        kernel = self.param("kernel", self.init or orthogonal(self.scale), (x.shape[-1], self.features))
+        kernel = self.param("kernel", self.kernel_init or orthogonal(self.scale), (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         flat = matmul(x.reshape(-1, x.shape[-1]), kernel)
         return flat.reshape(*x.shape[:-1], self.features) + bias

@@ -283,7 +283,7 @@ def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup
         action_mask=transitions.action_mask,
         alive=transitions.alive,
         is_first=transitions.is_first,
-        memory=None,
+        memory={},
         action=transitions.action,
         log_prob=setup.distribution(transitions.outputs, transitions.action_mask).log_prob(transitions.action),
         value=value,
