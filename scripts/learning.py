@@ -68,7 +68,7 @@ TRAININGS = (
     Training("ippo_ff_mpe", "mpe/simple_spread", 1e6, seeds=10),
     Training("mappo_ff_vmas", "mpe/simple_spread", 1e6),
     Training("mappo_ff_vmas", "mpe/simple_speaker_listener", 2e6, others=SPEAKER),
-    Training("ippo_ff_mpe", "mpe/simple_reference", 1e6),
+    Training("mappo_ff_vmas", "mpe/simple_reference", 2e6),
     Training("ippo_ff_mpe", "mpe/simple_tag", 1e6, measure="episode_return/adversary"),
     Training("ippo_ff_mpe", "matrix/climbing", 1e5, others="optimum 11, or what independent greedy play finds: 5 or 7"),
     Training("mappo_rnn_smax", "smax/3m", 2e6, measure="win_rate"),
