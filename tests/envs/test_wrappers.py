@@ -10,7 +10,9 @@ from flax import struct
 
 import envs
 from envs.base import Discrete, Env, TimeStep
-from envs.wrappers import AgentId, AutoReset, EpisodeStats, TimeLimit
+from envs.wrappers import AgentId, AutoReset, EpisodeStats, TimeLimit, Wrapper
+from shoal.algorithm import Acting, Algorithm
+from shoal.evaluate import evaluate
 
 
 @struct.dataclass
@@ -175,3 +177,34 @@ def test_matrix_games_scan(name):
         return env.step(key, carry[0], jnp.zeros(2, jnp.int32)), None
 
     jax.lax.scan(step, (state, timestep), jax.random.split(jax.random.PRNGKey(1), 3))
+
+
+class Shaped(Wrapper):
+    """Pays three more at every step, which shall not count."""
+
+    def reset(self, key):
+        state, timestep = self.env.reset(key)
+        return state, timestep.replace(info={"task_reward": timestep.reward})
+
+    def step(self, key, state, action):
+        state, timestep = self.env.step(key, state, action)
+        return state, timestep.replace(reward=timestep.reward + 3.0, info={"task_reward": timestep.reward})
+
+
+def test_a_shaped_reward_is_learnt_from_and_not_counted():
+    plain = envs.make("mpe/simple_spread", horizon=3)
+    actions, keys = jnp.ones((5, 2, 3), jnp.int32), jax.random.split(jax.random.PRNGKey(1), (5, 2))
+    returns, rewards, evaluated = [], [], []
+    for env in (plain, Shaped(plain)):
+        vec = EpisodeStats(AutoReset(env, 2, 5))
+        state, _ = vec.reset(jax.random.PRNGKey(0))
+        pool = vec.fresh(jax.random.PRNGKey(2))
+        _, steps = jax.lax.scan(lambda s, x, v=vec, p=pool: v.step(x[1], s, x[0], p), state, (actions, keys))
+        returns.append(steps.episode_return)
+        rewards.append(steps.reward)
+        acting = Acting(lambda num_envs: (), lambda policy, carry, timestep, key, greedy: (carry, actions[0]))
+        algorithm = Algorithm(None, None, None, acting, env, steps_per_update=1, num_updates=1)
+        evaluated.append(evaluate(algorithm, None, jax.random.PRNGKey(3), 2, True)[1]["episode_return"])
+    np.testing.assert_allclose(rewards[1], rewards[0] + 3.0, rtol=1e-5)
+    np.testing.assert_allclose(returns[1], returns[0], rtol=1e-5)
+    np.testing.assert_allclose(evaluated[1], evaluated[0], rtol=1e-5)

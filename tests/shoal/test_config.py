@@ -51,7 +51,7 @@ def complaint(monkeypatch, capsys):
         ("algo.actor.widths=[64,0]", "algo.actor.widths=0: must be at least 1"),
         ("algo.minibatches=7", "algo.minibatches=7: must divide"),
         ("algo.actor.network=cnn", "algo.actor.network=cnn"),
-        ("algo.activation=sine", "must be one of tanh, relu"),
+        ("algo.critic.activation=sine", "must be one of tanh, relu"),
         ("algo.num_envs=16,64", "need -m"),
         ("sweep.num_envs=[16,64]", "-m algo.num_envs=a,b"),
         ("sweep.lr=[a]", "must be a list of numbers"),

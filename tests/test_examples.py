@@ -1,0 +1,33 @@
+"""The examples run, and what they show is so."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.conftest import ROOT, SMALL
+
+SIZES = [word for word in SMALL if not word.startswith("env")]
+
+
+@pytest.mark.parametrize("network", ["attend", "mlp"])
+def test_a_network_and_an_environment_of_ones_own(shell, tmp_path, network):
+    result = shell(ROOT / "examples" / "attend.py", *SIZES, f"algo.actor.network={network}", f"run.dir={tmp_path}")
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "example/forage" in result.stdout
+    kernels = [x.shape[-2:] for name, x in load_file(tmp_path / "policies.safetensors").items() if "kernel" in name]
+    assert ((3, 8) in kernels) == (network == "attend")  # rows of three features, or 24 numbers
+    assert ((24, 8) in kernels) == (network == "mlp")
+
+
+def test_attention_does_not_care_for_the_order_of_entities():
+    from examples.attend import Attend
+
+    module = Attend((8,), "tanh", (5, 3))
+    table = jax.random.normal(jax.random.PRNGKey(0), (4, 5, 3))
+    params = module.init(jax.random.PRNGKey(1), table.reshape(4, -1))
+    shuffled = module.apply(params, table[:, ::-1].reshape(4, -1))
+    np.testing.assert_allclose(module.apply(params, table.reshape(4, -1)), shuffled, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(shuffled, module.apply(params, 2 * table[:, ::-1].reshape(4, -1)))
