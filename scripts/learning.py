@@ -67,7 +67,7 @@ SPEAKER = "published about -11 for MAPPO, EPyMARL's sum over both agents; see be
 TRAININGS = (
     Training("ippo_ff_mpe", "mpe/simple_spread", 1e6, seeds=10),
     Training("mappo_ff_vmas", "mpe/simple_spread", 1e6),
-    Training("mappo_ff_vmas", "mpe/simple_speaker_listener", 2e6, others=SPEAKER),
+    Training("mappo_ff_vmas", "mpe/simple_speaker_listener", 1e6, others=SPEAKER),
     Training("mappo_ff_vmas", "mpe/simple_reference", 2e6),
     Training("ippo_ff_mpe", "mpe/simple_tag", 1e6, measure="episode_return/adversary"),
     Training("ippo_ff_mpe", "matrix/climbing", 1e5, others="optimum 11, or what independent greedy play finds: 5 or 7"),
