@@ -52,7 +52,7 @@ class Model:
     network: str = setting("mlp", choices=_names)  # what reads the observation
     widths: tuple[int, ...] = setting((64, 64), low=1)  # units of the hidden layers
     activation: str = setting("tanh", choices=tuple(ACTIVATIONS))  # of the hidden layers
-    layer_norm: bool = setting(False)  # before each activation
+    layer_norm: bool = setting(False)  # before the activation of a hidden layer
     channels: tuple[int, ...] = setting((32, 32), low=1)  # cnn: of the convolutions
     radius: float = setting(0.0, low=0.0)  # gnn: neighbours are nearer than this; 0 for all agents
     torso: str = setting("mlp", choices=_torso_names)  # gru, lstm: what reads the observation before the memory
@@ -159,7 +159,7 @@ def initial_memory(model: Model, shape: tuple[int, ...]) -> Any:
     return memory.initial(model.network, model.hidden, shape)
 
 
-def check(where: str, model: Model, env: Env, recurrent: bool) -> None:
+def check(where: str, model: Model, env: Env, recurrent: bool, normalised: bool = False) -> None:
     """Raise a :class:`UserError` if ``env`` cannot feed ``model``; ``where`` is ``algo.actor`` or ``algo.critic``."""
     if model.network in memory.MEMORIES and not recurrent:
         raise UserError(f"{where}.network={model.network}: this file has no memory; use its sibling *_rnn_*.py")
@@ -168,3 +168,7 @@ def check(where: str, model: Model, env: Env, recurrent: bool) -> None:
         raise UserError(f"{where}.{field}=cnn: {env.name} has no image observations; use mlp")
     if model.radius > 0 and model.reads == "gnn" and env.position is None:
         raise UserError(f"{where}.radius={model.radius:g}: {env.name} does not show positions; use 0, all agents")
+    if model.radius > 0 and model.reads == "gnn" and normalised:
+        raise UserError(
+            f"{where}.radius={model.radius:g}: algo.normalise_obs=true hides distances; choose one of the two"
+        )

@@ -204,8 +204,8 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
         action = setup.distribution(outputs, timestep.action_mask).sample_from(noise_t)
         env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
-        transition = Transition(timestep.obs, timestep.action_mask, timestep.alive, outputs, action, next_timestep)
-        return (env_state, next_timestep), transition
+        seen = (timestep.obs, timestep.action_mask, timestep.alive)
+        return (env_state, next_timestep), Transition(*seen, outputs, action, next_timestep)
 
     carry, transitions = jax.lax.scan(step, (state.env_state, state.timestep), (noise, step_keys))
     env_state, timestep = carry
@@ -343,7 +343,7 @@ def check(config: Config, env: Env) -> None:
     if size % config.minibatches:
         raise UserError(f"algo.minibatches={config.minibatches}: must divide num_envs * rollout_length = {size}")
     for name, model in (("actor", config.actor), ("critic", config.critic)):
-        models.check(f"algo.{name}", model, env, recurrent=False)
+        models.check(f"algo.{name}", model, env, recurrent=False, normalised=config.normalise_obs)
 
 
 def make(config: Config, env: Env) -> Algorithm:

@@ -356,7 +356,7 @@ def check(config: Config, env: Env) -> None:
     if size % config.minibatches:
         raise UserError(f"algo.minibatches={config.minibatches}: must divide num_envs * rollout_length = {size}")
     for name, model in (("actor", config.actor), ("critic", config.critic)):
-        models.check(f"algo.{name}", model, env, recurrent=False)
+        models.check(f"algo.{name}", model, env, recurrent=False, normalised=config.normalise_obs)
 
 
 def make(config: Config, env: Env) -> Algorithm:

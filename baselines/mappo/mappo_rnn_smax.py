@@ -409,7 +409,7 @@ def check(config: Config, env: Env) -> None:
     if sequences % config.minibatches:
         raise UserError(f"algo.minibatches={config.minibatches}: must divide the number of sequences, {sequences}")
     for name, model in (("actor", config.actor), ("critic", config.critic)):
-        models.check(f"algo.{name}", model, env, recurrent=True)
+        models.check(f"algo.{name}", model, env, recurrent=True, normalised=config.normalise_obs)
 
 
 def make(config: Config, env: Env) -> Algorithm:

@@ -258,7 +258,8 @@ def test_facts_and_structure(case):
         "alive": ((agents,), jnp.bool_),
     }
     assert {name: (getattr(timestep, name).shape, getattr(timestep, name).dtype) for name in expected} == expected
-    assert all(value.shape == () and value.dtype == jnp.float32 for value in timestep.info.values())
+    for name, value in timestep.info.items():
+        assert value.shape == ((env.num_agents,) if name == "task_reward" else ()) and value.dtype == jnp.float32
     if env.obs_shape:
         assert set(env.obs_sizes) == {np.prod(env.obs_shape)}
 

@@ -226,3 +226,10 @@ def test_what_an_environment_cannot_feed_is_said(model, message):
     models.check("algo.actor", model, SimpleNamespace(name="x", obs_shape=(2, 3, 1), position=(0, 2)), recurrent=True)
     models.check("algo.actor", Model("gnn"), blind, recurrent=False)
     models.check("algo.actor", Model("mlp", radius=0.5), blind, recurrent=False)
+
+
+def test_a_radius_needs_true_distances():
+    seeing = SimpleNamespace(name="test/env", obs_shape=(), position=(0, 2))
+    models.check("algo.actor", Model("gnn", radius=0.5), seeing, recurrent=False)
+    with pytest.raises(UserError, match="hides distances"):
+        models.check("algo.actor", Model("gnn", radius=0.5), seeing, recurrent=False, normalised=True)

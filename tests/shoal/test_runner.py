@@ -216,7 +216,7 @@ def test_loading_executes_no_code(train, tmp_path):
     like = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key, ippo.Hypers())), jax.random.PRNGKey(0))
     policy = policies.load(folder, like, run=1)
     stored = load_file(folder / policies.FILE)
-    np.testing.assert_array_equal(policy["params"]["Dense_0"]["kernel"], stored["best/params/Dense_0/kernel"][1])
+    np.testing.assert_array_equal(policy["actor"]["head"]["kernel"], stored["best/actor/head/kernel"][1])
 
     class Bomb:
         def __reduce__(self):
