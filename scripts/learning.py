@@ -73,13 +73,13 @@ TRAININGS = (
     Training("ippo_ff_mpe", "matrix/climbing", 1e5, others="optimum 11, or what independent greedy play finds: 5 or 7"),
     Training("mappo_rnn_smax", "smax/3m", 2e6, measure="win_rate"),
     Training("mappo_rnn_smax", "smax/2s3z", 1.5e6, seeds=5, measure="win_rate"),
-    Training("ippo_rnn_smax", "smax/3m", 1e6, seeds=2, measure="win_rate"),
-    Training("mappo_rnn_smax", "smax/5m_vs_6m", 1e6, seeds=2, measure="win_rate"),
-    Training("mappo_rnn_smax", "smax/smacv2_5_units", 1e6, seeds=2, measure="win_rate"),
+    Training("ippo_rnn_smax", "smax/2s3z", 1e6, seeds=2, measure="win_rate"),
+    Training("mappo_rnn_smax", "smax/5m_vs_6m", 5e5, seeds=2, measure="win_rate"),
+    Training("mappo_rnn_smax", "smax/smacv2_5_units", 5e5, seeds=2, measure="win_rate"),
     Training("ippo_ff_mpe", "overcooked/cramped_room", 1e6, others="JaxMARL's IPPO about 200"),
-    Training("ippo_ff_mpe", "mabrax/ant_4x2", 5e5, seeds=2),
-    Training("ippo_ff_mpe", "mabrax/halfcheetah_6x1", 5e5, seeds=2),
-    Training("ippo_ff_mpe", "hanabi/two_players", 1e6, seeds=2, others="a perfect game is 25"),
+    Training("ippo_ff_mpe", "mabrax/ant_4x2", 2e5, seeds=2),
+    Training("ippo_ff_mpe", "mabrax/halfcheetah_6x1", 2e5, seeds=2),
+    Training("ippo_ff_mpe", "hanabi/two_players", 5e5, seeds=2, others="a perfect game is 25"),
 )
 
 
