@@ -214,7 +214,7 @@ def test_dead_agents_never_reach_the_loss(name):
 
 
 DEADLY = {
-    "deepsets, gnn": ("ippo_ff", {"actor": Model("deepsets", (8,)), "critic": Model("gnn", (8,), radius=1.5)}),
+    "deepsets, gnn": ("ippo_ff", {"actor": Model("deepsets", (8,)), "critic": Model("gnn", (8,))}),
     "relu": ("ippo_ff", {"actor": Model("mlp", (8,), "relu"), "critic": Model("mlp", (8,), "relu")}),
     "memory": ("ippo_rnn", {"actor": Model("gru", (8,), torso="gnn"), "critic": Model("lstm", (8,), "relu")}),
     "state": ("mappo_ff", {"critic_input": "state", "sharing": "group"}),
