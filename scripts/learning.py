@@ -76,7 +76,7 @@ TRAININGS = (
     Training("ippo_rnn_smax", "smax/2s3z", 1e6, seeds=2, measure="win_rate"),
     Training("mappo_rnn_smax", "smax/5m_vs_6m", 5e5, seeds=2, measure="win_rate"),
     Training("mappo_rnn_smax", "smax/smacv2_5_units", 5e5, seeds=2, measure="win_rate"),
-    Training("ippo_ff_mpe", "overcooked/cramped_room", 1e6, others="JaxMARL's IPPO about 200"),
+    Training("ippo_ff_mpe", "overcooked/cramped_room", 1e6),
     Training("ippo_ff_mpe", "mabrax/ant_4x2", 2e5, seeds=2),
     Training("ippo_ff_mpe", "mabrax/halfcheetah_6x1", 2e5, seeds=2),
     Training("ippo_ff_mpe", "hanabi/two_players", 5e5, seeds=2, others="a perfect game is 25"),
@@ -197,7 +197,8 @@ def main() -> None:
     text = (
         "# Learning\n\nWritten by `python scripts/learning.py`. Every line is a command of the README's kind with the "
         f"recipe that ships; {facts['cores']} CPU cores, Python {facts['python']}, {versions}. *Sampled* are training "
-        "episodes (the first and the last tenth of the chunks), *greedy* the evaluation episodes of the same time. "
+        "episodes (of the first chunk and of the last tenth of the chunks), *greedy* the evaluation episodes of that "
+        "time. Other jobs used the machine meanwhile, so that the times are too long. "
         "Returns are per agent; IQM over seeds with a 95 % bootstrap interval, or all seeds where there are two.\n\n"
         "| environment | file | seeds x steps | measure | sampled, first | sampled, last | greedy, last | time "
         "| others |\n"
