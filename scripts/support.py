@@ -66,19 +66,24 @@ def trains(module: ModuleType, env: Env) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "support.md")
-    parser.add_argument("--tasks", type=int, help="only the first so many")
+    parser.add_argument("--only", default="", help="families, comma-separated; the other rows of the table stay")
     options = parser.parse_args()
+    only = options.only.split(",") if options.only else []
     forgotten = {name.split("/")[0] for name in envs.list()} - {name.split("/")[0] for name, _ in TASKS}
     assert not forgotten, f"no task of {forgotten}"
     modules = {name.split(".")[1]: importlib.import_module(f"baselines.{name}") for name in FILES}
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    kept = {line.split(" | ")[0]: line for line in lines if line.startswith("| `")}
     rows = []
-    for name, kwargs in TASKS[: options.tasks]:
-        env = envs.make(name, **kwargs)
-        said = [trains(module, env) for module in modules.values()]
-        shown = " ".join([f"`{name}`", *(f"`{key}={value}`" for key, value in kwargs.items())])
-        teams = ", ".join(env.group_names)
-        rows.append(f"| {shown} | {env.num_agents} | {teams} | {actions(env)} | {' | '.join(said)} |")
-        print(rows[-1], flush=True)
+    for name, kwargs in TASKS:
+        title = " ".join([f"| `{name}`", *(f"`{key}={value}`" for key, value in kwargs.items())])
+        if not only or name.split("/")[0] in only:
+            env = envs.make(name, **kwargs)
+            said = [trains(module, env) for module in modules.values()]
+            facts = [str(env.num_agents), ", ".join(env.group_names), actions(env), *said]
+            kept[title] = f"{title} | {' | '.join(facts)} |"
+            print(kept[title], flush=True)
+        rows += [kept[title]] if title in kept else []
     names = [f"`{name}`" for name in modules]
     options.out.write_text(
         "# What trains on what\n\nWritten by `python scripts/support.py`: two updates of tiny size each, parameters "
