@@ -106,7 +106,7 @@ def apart(x: chex.Array, axis: int) -> list[chex.Array]:
 
 
 def fold(x: chex.Array, axis: int, function: Callable = operator.add) -> chex.Array:
-    """The sum (or another fold) over a short axis, written out: XLA's own is 5 to 20 times slower on a CPU."""
+    """The sum (or another fold) over a short axis, written out: XLA's own reductions are slow there on a CPU."""
     return reduce(function, apart(x, axis))
 
 

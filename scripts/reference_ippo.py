@@ -158,9 +158,14 @@ def advantages(transitions: Transition, last_value: chex.Array, config: Config) 
 
 
 def loss(params: Any, apply: Callable, minibatch: tuple, config: Config) -> tuple[chex.Array, dict[str, chex.Array]]:
+    """:func:`surrogate` of a minibatch under ``params``."""
+    return surrogate(*apply(params, minibatch[0].obs), *minibatch, config)
+
+
+def surrogate(
+    pi: distrax.Distribution, value: chex.Array, old: Any, advantage: chex.Array, target: chex.Array, config: Any
+) -> tuple[chex.Array, dict[str, chex.Array]]:
     """PPO's clipped surrogate, its clipped value loss and its entropy bonus."""
-    old, advantage, target = minibatch
-    pi, value = apply(params, old.obs)
     near = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
     value_loss = 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(near - target)).mean()
 

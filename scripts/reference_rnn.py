@@ -35,6 +35,7 @@ from flax import struct
 from flax.training.train_state import TrainState
 from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
 from jaxmarl.wrappers.baselines import SMAXLogWrapper
+from reference_ippo import advantages, surrogate
 
 
 @dataclass(frozen=True)
@@ -207,44 +208,13 @@ def env_step(state: RunnerState, _: None, config: Config, env: SMAXLogWrapper) -
     return state.replace(hiddens=hiddens, env_state=env_state, obs=obs, reset=reset, key=key), transition
 
 
-def advantages(transitions: Transition, last_value: chex.Array, config: Config) -> chex.Array:
-    """GAE, ``[T, B]``; ``done`` stops the bootstrap."""
-
-    def backwards(carry, transition):
-        advantage, next_value = carry
-        going_on = 1.0 - transition.done
-        delta = transition.reward + config.gamma * next_value * going_on - transition.value
-        advantage = delta + config.gamma * config.gae_lambda * going_on * advantage
-        return (advantage, transition.value), advantage
-
-    carry = (jnp.zeros_like(last_value), last_value)
-    return jax.lax.scan(backwards, carry, transitions, reverse=True, unroll=16)[1]
-
-
 def loss(
     params: tuple, trains: tuple[TrainState, ...], minibatch: tuple, config: Config
 ) -> tuple[chex.Array, dict[str, chex.Array]]:
     """PPO's clipped surrogate, its clipped value loss and its entropy bonus, over whole sequences ``[T, b]``."""
     hiddens, old, advantage, target = minibatch
     _, pi, value = forward(params, jax.tree.map(lambda x: x[0], hiddens), old, trains)
-    near = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
-    value_loss = 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(near - target)).mean()
-
-    log_ratio = pi.log_prob(old.action) - old.log_prob
-    ratio = jnp.exp(log_ratio)
-    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
-    policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
-    entropy = pi.entropy().mean()
-    total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-    return total, {
-        "loss": total,
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "approx_kl": (ratio - 1.0 - log_ratio).mean(),
-        "clip_fraction": (jnp.abs(ratio - 1.0) > config.clip_eps).mean(),
-    }
+    return surrogate(pi, value, old, advantage, target, config)
 
 
 def epoch(carry: tuple, _: None, batch: tuple, config: Config) -> tuple[tuple, dict[str, chex.Array]]:

@@ -10,7 +10,7 @@ observation.
     python baselines/ippo/ippo_ff_mpe.py env=mpe/simple_reference total_steps=5e6
     python baselines/ippo/ippo_ff_mpe.py seeds=64 sweep.lr=[1e-4,3e-4,1e-3] sweep.ent_coef=[0,0.01]
 
-Shapes: T time, E environments, A agents, O observation, N actions, P policies, B minibatch.
+Shapes: T time, E environments, A agents, O observation, N actions (D sub-actions), P policies, B minibatch.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Transition(struct.PyTreeNode):
     action_mask: chex.Array  # [E, A, N]
     alive: chex.Array  # [E, A] agents that act; the others carry no weight
     outputs: chex.Array  # [E, A, H] what the policy head said
-    action: chex.Array  # [E, A] or [E, A, N], raw
+    action: chex.Array  # [E, A], [E, A, D] or [E, A, N], raw
     next: VecTimeStep  # [E, ...] what came of it
 
 
@@ -112,7 +112,7 @@ class Batch(struct.PyTreeNode):
     obs: chex.Array  # [B, A, O]
     action_mask: chex.Array  # [B, A, N]
     alive: chex.Array  # [B, A]
-    action: chex.Array  # [B, A] or [B, A, N]
+    action: chex.Array  # [B, A], [B, A, D] or [B, A, N]
     log_prob: chex.Array  # [B, A] under the policy that acted
     value: chex.Array  # [B, A]
     advantage: chex.Array  # [B, A]

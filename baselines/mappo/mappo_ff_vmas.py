@@ -10,8 +10,8 @@ observation.
     python baselines/mappo/mappo_ff_vmas.py env=mpe/simple_reference total_steps=5e6
     python baselines/mappo/mappo_ff_vmas.py algo.critic_input=observations algo.critic.network=deepsets
 
-Shapes: T time, E environments, A agents, O observation, S global state, N actions, P policies, B minibatch, and the
-critic's K rows of C numbers.
+Shapes: T time, E environments, A agents, O observation, S global state, N actions (D sub-actions), P policies,
+B minibatch, and the critic's K rows of C numbers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Transition(struct.PyTreeNode):
     action_mask: chex.Array  # [E, A, N]
     alive: chex.Array  # [E, A] agents that act; the others carry no weight
     outputs: chex.Array  # [E, A, H] what the policy head said
-    action: chex.Array  # [E, A] or [E, A, N], raw
+    action: chex.Array  # [E, A], [E, A, D] or [E, A, N], raw
     next: VecTimeStep  # [E, ...] what came of it
 
 
@@ -117,7 +117,7 @@ class Batch(struct.PyTreeNode):
     state: chex.Array  # [B, S]
     action_mask: chex.Array  # [B, A, N]
     alive: chex.Array  # [B, A]
-    action: chex.Array  # [B, A] or [B, A, N]
+    action: chex.Array  # [B, A], [B, A, D] or [B, A, N]
     log_prob: chex.Array  # [B, A] under the policy that acted
     value: chex.Array  # [B, A]
     advantage: chex.Array  # [B, A]

@@ -10,8 +10,8 @@ episode bootstraps from its true last observation.
     python baselines/mappo/mappo_rnn_smax.py env=smax/2s3z algo.chunk_length=16
     python baselines/mappo/mappo_rnn_smax.py seeds=4 sweep.lr=[1e-3,2e-3] algo.actor.network=lstm
 
-Shapes: T time, E environments, A agents, O observation, S global state, N actions, P policies, B sequences of
-L steps, and the critic's K rows of C numbers.
+Shapes: T time, E environments, A agents, O observation, S global state, N actions (D sub-actions), P policies,
+B sequences of L steps, and the critic's K rows of C numbers.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Transition(struct.PyTreeNode):
     is_first: chex.Array  # [E] an episode opens
     memory: Any  # [E, A, ...] of the actor, after the step
     outputs: chex.Array  # [E, A, H] what the policy head said
-    action: chex.Array  # [E, A] or [E, A, N], raw
+    action: chex.Array  # [E, A], [E, A, D] or [E, A, N], raw
     next: VecTimeStep  # [E, ...] what came of it
 
 
@@ -127,7 +127,7 @@ class Batch(struct.PyTreeNode):
     alive: chex.Array  # [L, B, A]
     is_first: chex.Array  # [L, B]
     memory: dict[str, Any]  # [1, B, A, ...] of "actor" and "critic", before the first step
-    action: chex.Array  # [L, B, A] or [L, B, A, N]
+    action: chex.Array  # [L, B, A], [L, B, A, D] or [L, B, A, N]
     log_prob: chex.Array  # [L, B, A] under the policy that acted
     value: chex.Array  # [L, B, A]
     advantage: chex.Array  # [L, B, A]

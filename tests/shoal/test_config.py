@@ -93,3 +93,12 @@ def test_bad_values_get_one_line(complaint, field, value):
 def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
     (tmp_path / "metrics.csv").write_text("run\n")
     assert f"resume={tmp_path} goes on with it" in complaint(f"run.dir={tmp_path}")
+
+
+def test_hydras_own_flags_keep_their_values():
+    from baselines.ippo import ippo_ff_mpe as ippo
+    from shoal import config
+
+    config._register_schema(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
+    words = ["--cfg", "job", "seeds=2"]
+    assert config.check_overrides(words, "ippo_ff_mpe", ippo.Config, ippo.Hypers, config.CONFIG_DIR) == words
