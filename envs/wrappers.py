@@ -91,6 +91,7 @@ class VecTimeStep(TimeStep):
     final_obs: chex.Array  # [E, A, O]
     final_state: chex.Array  # [E, S]
     final_alive: chex.Array  # [E, A]
+    final_action_mask: chex.Array  # [E, A, N]
     episode_return: chex.Array | None = None  # [E, A] what the step's episode has earned so far: EpisodeStats
     episode_length: chex.Array | None = None  # [E] int32
 
@@ -138,6 +139,7 @@ class AutoReset:
             final_obs=first.obs,
             final_state=first.state,
             final_alive=first.alive,
+            final_action_mask=first.action_mask,
         )
         return state, timestep
 
@@ -166,6 +168,7 @@ class AutoReset:
             final_obs=last.obs,
             final_state=last.state,
             final_alive=last.alive,
+            final_action_mask=last.action_mask,
         )
         return VecState(inner=select(ended, new_inner, inner), resets=state.resets + ended), timestep
 

@@ -40,6 +40,56 @@ def gae(
     return advantages
 
 
+def lambda_returns(
+    reward: chex.Array,
+    next_value: chex.Array,
+    terminated: chex.Array,
+    ended: chex.Array,
+    gamma: chex.Numeric,
+    td_lambda: chex.Numeric,
+) -> chex.Array:
+    r"""TD(:math:`\lambda`) targets over a sequence ``[T, ...]`` (Sutton and Barto, chapter 12; Peng's for maxima).
+
+    .. math::
+        G_t = r_t + \gamma\,(1 - \mathrm{terminated}_t)\,
+              \big((1 - \lambda)\,V(s'_t) + \lambda\,(\mathrm{ended}_t\ ?\ V(s'_t) : G_{t+1})\big)
+
+    ``next_value`` is that of the true successor, as in :func:`gae`. The last step of the sequence bootstraps.
+    """
+    chex.assert_equal_shape([reward, next_value, terminated, ended])
+
+    def backwards(after, inputs):
+        reward_t, value_t, terminated_t, ended_t = inputs
+        future = value_t + td_lambda * (jnp.where(ended_t, value_t, after) - value_t)
+        target = reward_t + gamma * jnp.where(terminated_t, 0.0, future)
+        return target, target
+
+    inputs = (reward, next_value, terminated, ended)
+    _, targets = jax.lax.scan(backwards, next_value[-1], inputs, reverse=True)
+    return targets
+
+
+def n_step_returns(
+    reward: chex.Array,
+    next_value: chex.Array,
+    terminated: chex.Array,
+    ended: chex.Array,
+    gamma: chex.Numeric,
+    steps: int,
+) -> chex.Array:
+    r"""``steps`` rewards, then the bootstrap, ``[T, ...]``; fewer where the episode or the sequence ends before.
+
+    .. math:: G^{(1)}_t = r_t + \gamma V(s'_t), \qquad G^{(n)}_t = r_t + \gamma\, G^{(n-1)}_{t+1}
+    """
+    chex.assert_equal_shape([reward, next_value, terminated, ended])
+    stop = jnp.asarray(ended).at[-1].set(True)  # what comes after this step is not in the sequence
+    future = next_value
+    for _ in range(steps - 1):
+        target = reward + gamma * jnp.where(terminated, 0.0, future)
+        future = jnp.where(stop, next_value, jnp.concatenate([target[1:], target[-1:]]))
+    return reward + gamma * jnp.where(terminated, 0.0, future)
+
+
 def masked_mean(x: chex.Array, where: chex.Array) -> chex.Array:
     """The mean of ``x`` where ``where`` holds; zero where there is nothing to average. Hidden entries cannot leak."""
     return jnp.where(where, x, 0.0).sum() / jnp.maximum(where.sum(), 1)

@@ -1,0 +1,96 @@
+r"""From the values of agents to the values of teams: QMIX, VDN, or none.
+
+``chosen [..., A]`` becomes ``[..., M]``: one value per team, or per agent if nothing is mixed. Teams are the groups of
+the environment; each has a mixer of its own, which sees its members and the global state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.networks import Dense
+from shoal.returns import mean_by
+
+MIXERS = ("qmix", "vdn", "none")
+
+
+class QMixer(nn.Module):
+    r"""A monotonic mixture (Rashid et al. 2018), its weights made from the state ``s`` by hypernetworks.
+
+    .. math:: Q = |w_2(s)|^\top \mathrm{elu}(|W_1(s)|\, q + b_1(s)) + b_2(s), \qquad \partial Q / \partial q_i \ge 0
+    """
+
+    width: int
+    hyper_width: int
+
+    @nn.compact
+    def __call__(self, chosen: chex.Array, state: chex.Array) -> chex.Array:
+        """``chosen [..., A]`` and ``state [..., S]`` to ``[...]``."""
+        agents = chosen.shape[-1]
+
+        def hyper(size: int, name: str) -> chex.Array:
+            hidden = nn.relu(Dense(self.hyper_width, name=f"{name}_hidden")(state))
+            return Dense(size, scale=1.0, name=name)(hidden)
+
+        w_1 = jnp.abs(hyper(agents * self.width, "w_1")).reshape(*chosen.shape, self.width)
+        b_1 = Dense(self.width, scale=1.0, name="b_1")(state)
+        w_2 = jnp.abs(hyper(self.width, "w_2"))
+        b_2 = Dense(1, scale=1.0, name="b_2")(nn.relu(Dense(self.width, name="b_2_hidden")(state)))
+        hidden = nn.elu((chosen[..., None] * w_1).sum(-2) + b_1)
+        return (hidden * w_2).sum(-1) + b_2.squeeze(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """How the agents' values are put together, for teams ``group_ids [A]``."""
+
+    kind: str
+    module: QMixer
+    group_ids: np.ndarray  # [A]
+
+    @property
+    def members(self) -> np.ndarray:
+        """``[M, A]``: which agents each value is of."""
+        ids = np.arange(len(self.group_ids)) if self.kind == "none" else self.group_ids
+        return np.arange(ids.max() + 1)[:, None] == ids
+
+    def init(self, key: chex.PRNGKey, state_size: int) -> dict[str, Any]:
+        """``{"mixer": parameters [M, ...]}``, or nothing for what has none."""
+        if self.kind != "qmix":
+            return {}
+        inputs = (jnp.zeros(len(self.group_ids)), jnp.zeros(state_size))
+        keys = jax.random.split(key, len(self.members))
+        return {"mixer": jax.vmap(lambda k: self.module.init(k, *inputs)["params"])(keys)}
+
+    def __call__(self, params: dict[str, Any], chosen: chex.Array, state: chex.Array, alive: chex.Array) -> chex.Array:
+        """``[..., M]`` from ``chosen`` and ``alive [..., A]``; the dead add nothing."""
+        chosen = jnp.where(alive, chosen, 0.0)
+        if self.kind == "none":
+            return chosen
+        teams = [jnp.where(member, chosen, 0.0) for member in self.members]
+        if self.kind == "vdn":
+            return jnp.stack([team.sum(-1) for team in teams], axis=-1)
+        mixers = [jax.tree.map(lambda p, m=m: p[m], params["mixer"]) for m in range(len(teams))]
+        mixed = [self.module.apply({"params": p}, team, state) for p, team in zip(mixers, teams, strict=True)]
+        return jnp.stack(mixed, axis=-1)
+
+    def reward(self, reward: chex.Array) -> chex.Array:
+        """``[..., A]`` to ``[..., M]``: a team's reward is the mean of its members'."""
+        share = self.members / self.members.sum(axis=1, keepdims=True)
+        return reward if self.kind == "none" else (reward[..., None, :] * share).sum(-1)
+
+    def any(self, alive: chex.Array) -> chex.Array:
+        """``[..., A]`` to ``[..., M]``: whether a team still has someone to act."""
+        return alive if self.kind == "none" else (alive[..., None, :] & self.members).any(-1)
+
+    def mean(self, x: chex.Array, where: chex.Array, policy_of: np.ndarray) -> chex.Array:
+        """The sum over teams (or policies, if nothing is mixed) of the masked means of ``x [..., M]``."""
+        ids = policy_of if self.kind == "none" else np.arange(len(self.members))
+        return mean_by(ids, x, where).sum()
