@@ -116,3 +116,94 @@ class CriticView:
             )
         if self.kind == "state" and self.model.reads == "cnn":
             raise UserError("algo.critic_input=state: a state is no image, as cnn needs; use observations")
+
+
+CENTRAL_INPUTS = ("state", "observations")
+
+
+@dataclass(frozen=True, eq=False)
+class ActionView:
+    """How a critic of *actions* sees an environment step: who reads what, and which action is whose.
+
+    =============  ==============================================  =====================================
+    kind           what a row is                                   rows
+    =============  ==============================================  =====================================
+    state          the global state and everyone's action          one per policy; a value per agent
+    observations   all observations and everyone's action          one per policy; a value per agent
+    local          the agent's observation and its own action      one per agent
+    =============  ==============================================  =====================================
+
+    Actions are vectors ``[..., A, N]``: one-hot or relaxed if discrete. The dead have observed and done nothing.
+    """
+
+    kind: str
+    env: Env
+    policy_of: np.ndarray  # [A]
+
+    @property
+    def central(self) -> bool:
+        """Everyone's action is seen."""
+        return self.kind != "local"
+
+    @property
+    def policy_of_row(self) -> np.ndarray:
+        """``[K]``: the parameters that read each row of :meth:`__call__`; those of :meth:`own` are ``policy_of``."""
+        return np.arange(self.policy_of.max() + 1) if self.central else self.policy_of
+
+    @property
+    def values(self) -> int:
+        """How many values a row gets."""
+        return self.env.num_agents if self.central else 1
+
+    @property
+    def size(self) -> int:
+        """``C``: the length of a row."""
+        agents, obs, actions = self.env.num_agents, self.env.obs_size, self.env.action_space.size
+        if not self.central:
+            return obs + actions
+        return agents * actions + (self.env.state_size if self.kind == "state" else agents * obs)
+
+    def __call__(self, obs: chex.Array, state: chex.Array, alive: chex.Array, action: chex.Array) -> chex.Array:
+        """Rows ``[..., K, C]`` of the joint ``action [..., A, N]``."""
+        if not self.central:
+            return jnp.concatenate([obs, action], axis=-1)
+        joint = jnp.where(alive[..., None], action, 0.0)
+        row = jnp.concatenate([self._seen(obs, state, alive), joint.reshape(*joint.shape[:-2], -1)], axis=-1)
+        return jnp.broadcast_to(row[..., None, :], (*row.shape[:-1], len(self.policy_of_row), row.shape[-1]))
+
+    def own(
+        self, obs: chex.Array, state: chex.Array, alive: chex.Array, action: chex.Array, own: chex.Array
+    ) -> chex.Array:
+        """Rows ``[..., A, C]``: agent ``i`` reads ``own_i`` as its own action and ``action_j`` as the others'."""
+        if not self.central:
+            return jnp.concatenate([obs, own], axis=-1)
+        agents = self.env.num_agents
+        mine = np.eye(agents, dtype=bool)[..., None]  # [A, A, 1]
+        joint = jnp.where(mine, own[..., None, :, :], action[..., None, :, :])  # [..., A, A, N]
+        joint = jnp.where(alive[..., None, :, None], joint, 0.0)
+        seen = self._seen(obs, state, alive)
+        seen = jnp.broadcast_to(seen[..., None, :], (*seen.shape[:-1], agents, seen.shape[-1]))
+        return jnp.concatenate([seen, joint.reshape(*joint.shape[:-2], -1)], axis=-1)
+
+    def _seen(self, obs: chex.Array, state: chex.Array, alive: chex.Array) -> chex.Array:
+        if self.kind == "state":
+            return state
+        return jnp.where(alive[..., None], obs, 0.0).reshape(*obs.shape[:-2], -1)
+
+    def of_agents(self, values: chex.Array) -> chex.Array:
+        """What the rows of :meth:`__call__` say, ``[..., K, V * Z]``, for each agent: ``[..., A, Z]``.
+
+        ``Z`` is what one value consists of: 1, or the atoms of a distribution.
+        """
+        agents = np.arange(self.env.num_agents)
+        rows = self.policy_of if self.central else agents
+        return self._pick(values, rows)
+
+    def of_own(self, values: chex.Array) -> chex.Array:
+        """The same of the rows of :meth:`own`, ``[..., A, V * Z]``."""
+        return self._pick(values, np.arange(self.env.num_agents))
+
+    def _pick(self, values: chex.Array, rows: np.ndarray) -> chex.Array:
+        parts = values.reshape(*values.shape[:-1], self.values, -1)  # [..., rows, V, atoms]
+        column = np.arange(self.env.num_agents) if self.central else np.zeros(self.env.num_agents, int)
+        return parts[..., rows, column, :]  # [..., A, atoms]
