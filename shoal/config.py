@@ -33,7 +33,7 @@ from envs.base import UserError
 
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
-GROUPS = ("env", "logger")  # what is chosen by a name
+GROUPS = ("env", "logger", "algorithm")  # what is chosen by a name
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 
@@ -88,7 +88,9 @@ class Run:
 class Settings:
     """What the runner is told; ``algo``, ``hypers`` and ``sweep`` get their fields from the algorithm file."""
 
-    recipe: str = MISSING  # the algorithm file's name, which folders and reports carry
+    recipe: str = MISSING  # the algorithm file's name, which folders carry
+    file: str = ""  # the algorithm file that a named algorithm is made with: config/algorithm/<name>.yaml
+    algorithm: str = ""  # the name that reports carry (a copied file's own name is used instead)
     env: EnvChoice = dataclasses.field(default_factory=EnvChoice)
     algo: Any = MISSING
     hypers: Any = MISSING
@@ -192,7 +194,7 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
     build(cfg.algo, "algo.", config_type)
     build(cfg.hypers, "hypers.", hypers_type)
     for field in dataclasses.fields(Settings):
-        if field.name in ("env", "algo", "hypers", "sweep", "recipe"):
+        if field.name in ("env", "algo", "hypers", "sweep", "recipe", "file", "algorithm"):
             continue
         value = cfg[field.name]
         if isinstance(value, DictConfig):
@@ -245,7 +247,7 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
             singles.append(word)
     for position, option in [(None, ""), *variants]:
         trial = [option if i == position else word for i, word in enumerate(singles)]
-        _check_groups(trial)
+        _check_groups(trial, defaults.file)
         try:
             cfg = _compose(recipe, [w for w in trial if not w.startswith("hydra")], config_dir)
             check_settings(cfg, config_type, hypers_type)
@@ -271,10 +273,21 @@ def _check_key(key: str, known: set[str], hypers_type: type) -> None:
     )
 
 
-def _check_groups(words: list[str]) -> None:
-    """Names of environments and loggers: Hydra's own message for these lists the whole search path."""
+def algorithms() -> dict[str, str]:
+    """The named algorithms, each with its file: ``{"vdn": "qmix/qmix_rnn_mpe", ...}``."""
+    folder = Path(CONFIG_DIR) / "algorithm"
+    return {path.stem: str(OmegaConf.load(path).file) for path in sorted(folder.glob("*.yaml"))}
+
+
+def _check_groups(words: list[str], file: str) -> None:
+    """Names of algorithms, environments and loggers: Hydra's own message for these lists the whole search path."""
     for word in words:
         key, _, value = word.partition("=")
+        if key == "algorithm" and algorithms().get(value) != file:
+            known = algorithms()
+            here = ", ".join(name for name, other in known.items() if other == file) or "no named algorithms"
+            where = f"; python -m baselines {value} runs that" if value in known else ""
+            raise UserError(f"algorithm={value}: this file has {here}{where}")
         if key == "env" and value not in envs.list():
             envs.make(value)  # raises, with the nearest names
         if key == "logger" and value not in LOGGERS:

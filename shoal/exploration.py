@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 
 def anneal(start: chex.Numeric, end: chex.Numeric, fraction: chex.Numeric, progress: chex.Numeric) -> chex.Array:
-    """From ``start`` to ``end``, linearly over the first ``fraction`` of the training; ``progress`` is in ``[0, 1]``."""
+    """From ``start`` to ``end``, linearly over the first ``fraction`` of a training that is at ``progress``."""
     return start + (end - start) * jnp.minimum(progress / jnp.maximum(fraction, 1e-8), 1.0)
 
 

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import platform
-import re
 import signal
 import sys
 import time
@@ -45,7 +44,20 @@ FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "algo.
 RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # Level 3, the default, took longer to compile here and the result was no faster.
 RUN_LONG: dict[str, Any] = {"xla_backend_optimization_level": 2}
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "distrax", "jaxmarl", "brax", "orbax-checkpoint", "numpy", "shoal")
+WORTH_SAYING = 2**28  # bytes: what a training takes is told from here on
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "distrax",
+    "flashbax",
+    "jaxmarl",
+    "brax",
+    "orbax-checkpoint",
+    "numpy",
+    "shoal",
+)
 
 
 class RunState(struct.PyTreeNode):
@@ -237,6 +249,7 @@ class Programs:
     chunk: Callable
     state: Any  # the shapes of a batch's state
     seconds: float  # what compiling took
+    memory: int  # bytes that a batch takes
 
 
 def compile_programs(plan: Plan, display: Display) -> Programs:
@@ -259,29 +272,48 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     first = sharding.over_runs(lambda key, h: start(plan.algorithm, key, h), plan.width)
     start_lowered = jax.jit(first).lower(keys, hypers)
     shapes = sharding.shapes(start_lowered.out_info, plan.width)
+    state_size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+    check_memory(state_size, plan.width, settings)  # the least that it can be, known before anything is compiled
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         start_compiled = pool.submit(start_lowered.compile, RUN_ONCE)
         chunk_lowered = jax.jit(sharding.over_runs(chunk, plan.width), donate_argnums=0).lower(shapes, hypers)
         chunk_compiled = chunk_lowered.compile(RUN_LONG)
-    check_memory(chunk_compiled, plan.width)
-    return Programs(start_compiled.result(), chunk_compiled, shapes, time.perf_counter() - begin)
+    memory = memory_of(chunk_compiled, plan.width)
+    check_memory(memory, plan.width, settings)
+    if memory > WORTH_SAYING:
+        display.line(f"{plan.width} runs at once take {_gib(memory)} of {_gib(available_memory() or memory)}")
+    return Programs(start_compiled.result(), chunk_compiled, shapes, time.perf_counter() - begin, memory)
 
 
-def check_memory(program: Any, runs: int) -> None:
-    """A :class:`UserError` that names ``runs_per_batch`` if a compiled program needs more than the device has."""
+def memory_of(program: Any, runs: int) -> int:
+    """Bytes that a compiled program will have in use at once, of all devices that share the memory."""
     sizes = program.memory_analysis()
     if sizes is None:
-        return
-    needed = (
-        sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
-    )
+        return 0
+    taken = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+    share = sharding.run_mesh(runs).size if jax.default_backend() == "cpu" else 1
+    return share * (taken - sizes.alias_size_in_bytes)
+
+
+def check_memory(needed: int, runs: int, settings: DictConfig) -> None:
+    """A :class:`UserError` that names ``runs_per_batch`` (and ``buffer_size``) if more is needed than there is."""
     available = available_memory()
-    if available is not None and needed > available:
+    if available is None or needed <= available:
+        return
+    advice = []
+    if runs > 1:
         fit = max(1, int(runs * available / needed * 0.9))
-        raise UserError(
-            f"{runs} runs need {needed / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are free; "
-            f"runs_per_batch={fit} trains them in batches that fit"
-        )
+        advice.append(f"runs_per_batch={fit} trains them in batches that fit")
+    if "buffer_size" in settings.algo:
+        advice.append(f"a smaller algo.buffer_size (it is {settings.algo.buffer_size}) makes each run smaller")
+    advice = advice or ["make the networks, algo.num_envs or algo.rollout_length smaller"]
+    raise UserError(
+        f"{runs} run{'s' * (runs > 1)} need {_gib(needed)} and {_gib(available)} are free; {'; '.join(advice)}"
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2g} GiB" if size < 10 * 2**30 else f"{size / 2**30:.0f} GiB"
 
 
 def available_memory() -> int | None:
@@ -320,11 +352,11 @@ def train(plan: Plan) -> None:
     logger.close()
     finished = not stop.asked
     evaluations = records.evaluations()
-    algorithm = re.split(r"_(?:ff|rnn)_", settings.recipe)[0]
+    algorithm = settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe
     report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
     report.draw(plan.folder / "curves.png", evaluations, runs, f"{algorithm} on {settings.env.name}")
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
-    provenance(plan, programs.seconds, speed, time.perf_counter() - begin)
+    provenance(plan, programs, speed, time.perf_counter() - begin)
     title = (
         f"{algorithm} on {settings.env.name}: return of {settings.evaluation.episodes} greedy episodes, IQM over seeds"
     )
@@ -451,7 +483,7 @@ def absolute_metric(plan: Plan, batch: int, state: RunState, records: Records, d
     )
 
 
-def provenance(plan: Plan, compile_seconds: float, speed: Speed, seconds: float) -> None:
+def provenance(plan: Plan, programs: Programs, speed: Speed, seconds: float) -> None:
     """``provenance.json``: with what, on what and how fast the training in the folder was made."""
     facts = {
         "command": sys.argv,
@@ -464,7 +496,8 @@ def provenance(plan: Plan, compile_seconds: float, speed: Speed, seconds: float)
         "env_steps_per_run": plan.steps_per_chunk * plan.chunks,
         "session": {
             "seconds": round(seconds, 2),
-            "compile_seconds": round(compile_seconds, 2),
+            "compile_seconds": round(programs.seconds, 2),
+            "memory_bytes": programs.memory,
             "steps_per_second": round(speed.steps / speed.seconds) if speed.seconds else None,
         },
     }

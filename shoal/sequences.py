@@ -31,7 +31,7 @@ def rows(steps: Any, after: Any, length: int) -> Any:
 
 
 def finals(truncated: chex.Array, last: Any, length: int, count: int) -> tuple[chex.Array, Any]:
-    """When the sequences were truncated, ``at [K, B]``, and the ``last`` views ``[T, E, ...]`` then: ``[K, B, ...]``."""
+    """When sequences were truncated, ``at [K, B]``, and the ``last`` views ``[T, E, ...]`` then, ``[K, B, ...]``."""
     truncated, last = in_sequences((truncated, last), length)
     at = jax.vmap(partial(jnp.nonzero, size=count, fill_value=length), in_axes=1, out_axes=1)(truncated)[0]
     column = jnp.arange(truncated.shape[1])

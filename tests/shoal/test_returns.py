@@ -1,4 +1,4 @@
-"""GAE against a plain loop; masked means against the rows that they leave."""
+"""GAE, TD(lambda) and n-step returns against plain loops; masked means against the rows that they leave."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.returns import gae, masked_mean, mean_by, normalise
+from shoal.returns import gae, lambda_returns, masked_mean, mean_by, n_step_returns, normalise
 
 
 def plain_gae(reward, value, next_value, terminated, ended, gamma, lam):
@@ -79,3 +79,45 @@ def test_normalise_is_inside_each_group_and_over_living_entries_only():
     louder = np.asarray(normalise(x * np.array([1e3, 1e3, 1, 1], np.float32), where, IDS))
     np.testing.assert_array_equal(louder[:, 2], ours[:, 2])
     np.testing.assert_allclose(louder[:, :2], ours[:, :2], rtol=1e-4)
+
+
+def plain_target(reward, next_value, terminated, ended, gamma, t, steps):
+    """``steps`` rewards from ``t``, then the bootstrap, of one episode's or sequence's rest."""
+    future = 0.0 if terminated[t] else next_value[t]
+    if steps > 1 and not ended[t] and t + 1 < len(reward):
+        future = plain_target(reward, next_value, terminated, ended, gamma, t + 1, steps - 1)
+    return reward[t] + gamma * future
+
+
+def plain_lambda(reward, next_value, terminated, ended, gamma, lam, t):
+    """The geometric mixture of all n-step targets (Sutton and Barto 12.2)."""
+    left = next((k for k in range(t, len(reward)) if ended[k]), len(reward) - 1) - t + 1  # steps to the end
+    targets = [plain_target(reward, next_value, terminated, ended, gamma, t, n) for n in range(1, left + 1)]
+    mixture = sum((1 - lam) * lam**n * target for n, target in enumerate(targets[:-1]))
+    return mixture + lam ** (left - 1) * targets[-1]
+
+
+def episodes(seed, shape=(9, 3)):
+    """Rewards, successors' values, terminations and ends, some of them truncations."""
+    rng = np.random.default_rng(seed)
+    reward, next_value = rng.normal(size=(2, *shape)).astype(np.float32)
+    terminated = rng.random(shape) < 0.15
+    return reward, next_value, terminated, terminated | (rng.random(shape) < 0.15)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000), st.floats(0, 1), st.integers(1, 12))
+def test_n_step_returns_equal_a_plain_loop(seed, gamma, steps):
+    data = episodes(seed)
+    columns = [[x[:, i] for x in data] for i in range(3)]
+    expected = [[plain_target(*column, gamma, t, steps) for column in columns] for t in range(9)]
+    np.testing.assert_allclose(n_step_returns(*data, gamma, steps), expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 1))
+def test_lambda_returns_equal_the_mixture_of_n_step_returns(seed, gamma, lam):
+    data = episodes(seed)
+    columns = [[x[:, i] for x in data] for i in range(3)]
+    expected = [[plain_lambda(*column, gamma, lam, t) for column in columns] for t in range(9)]
+    np.testing.assert_allclose(lambda_returns(*data, gamma, lam), expected, rtol=1e-4, atol=1e-5)

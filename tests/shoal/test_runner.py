@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 import envs
 from baselines.ippo import ippo_ff_mpe as ippo
 from envs.base import UserError
-from shoal import checkpoint, policies, report, runner
+from shoal import checkpoint, policies, report, runner, sharding
 from shoal.models import Model
 from shoal.progress import Display
 from tests.conftest import SCRIPT, SMALL
@@ -206,6 +206,15 @@ def test_too_little_memory_is_said_before_anything_runs(train, monkeypatch, caps
         train()
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert "runs_per_batch=1" in line
+
+
+def test_the_memory_of_all_devices_counts():
+    """A program over all cores is described by what one of them needs."""
+    size = 10_000
+    runs = 2 * len(jax.devices())
+    double = sharding.over_runs(lambda x: x * 2, runs)
+    program = jax.jit(double).lower(jax.ShapeDtypeStruct((runs, size), "float32")).compile()
+    assert runner.memory_of(program, runs) >= 2 * runs * size * 4  # in and out
 
 
 def test_loading_executes_no_code(train, tmp_path):

@@ -1,0 +1,36 @@
+"""Named algorithms: ``python -m baselines vdn env=mpe/simple_spread seeds=4``; without a name, a list of them.
+
+A name is a small YAML over an algorithm file, ``config/algorithm/<name>.yaml``; all else is that file's command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from pathlib import Path
+
+from envs.base import UserError
+from shoal.config import algorithms, fail, main
+
+
+def run(arguments: list[str]) -> None:
+    """Train the algorithm that the first argument names."""
+    known = algorithms()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, known))
+        print("usage: python -m baselines <algorithm> [name=value ...]\n")
+        print("\n".join(f"  {name:{width}}  baselines/{file}.py" for name, file in known.items()))
+        return
+    name, *words = arguments
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        fail(UserError(f"{name}: no such algorithm; {hint}there are {', '.join(known)}"))
+    module = importlib.import_module(f"baselines.{known[name].replace('/', '.')}")
+    sys.argv = [str(module.__file__), f"algorithm={name}", *words]
+    main(module.make, module.Config, module.Hypers, recipe=Path(known[name]).name)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])
