@@ -1,10 +1,12 @@
 """What the recipes learn, recorded: ``python scripts/learning.py`` trains them all and rewrites docs/learning.md.
 
-    python scripts/learning.py --only smax/3m,matrix      # some environments; the table keeps what other folders hold
-    python scripts/learning.py --only none                # nothing is trained: the table of the folders that there are
+    python scripts/learning.py --only smax/3m,matrix,vdn   # some environments or algorithms; all else stays as recorded
+    python scripts/learning.py --only none                 # nothing is trained: the table and curves of the records
 
-A training that has ended is not run again, one that was stopped goes on. Every row is the command line's own, with the
-recipe of its environment (config/recipes/) and no word more than the table says. Returns are per agent, undiscounted.
+Each training leaves its curves and provenance in docs/results/<name>.json, from which table and pictures are made; a
+row of the table without such a record stays as it is. A training that has ended is not run again, one that was stopped
+goes on. Every row is the command line's own, with the recipe of its environment (config/recipes/) and no word more than
+the table says. Returns are per agent, undiscounted.
 ``--reference`` adds JaxMARL's IPPO on simple_spread, re-created (scripts/reference_ippo.py), at its hyperparameters.
 """
 
@@ -17,6 +19,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -34,7 +37,7 @@ ROOT = Path(__file__).parent.parent
 class Training:
     """A row of the table."""
 
-    file: str  # the algorithm file, without its folder
+    algorithm: str  # config/algorithm/<name>.yaml
     env: str
     steps: float
     seeds: int = 6  # even: a device per core trains half of them
@@ -44,13 +47,17 @@ class Training:
 
     @property
     def name(self) -> str:
-        """Of the folder."""
-        return "_".join([self.file, self.env.replace("/", "."), *self.words]).replace("=", ".")
+        """Of the folder and of the record."""
+        return "_".join([self.algorithm, self.env.replace("/", "."), *self.words]).replace("=", ".")
 
     @property
     def command(self) -> list[str]:
-        script = ROOT / "baselines" / self.file.split("_")[0] / f"{self.file}.py"
-        return [str(script), f"env={self.env}", f"seeds={self.seeds}", f"total_steps={self.steps:g}", *self.words]
+        return [self.algorithm, f"env={self.env}", f"seeds={self.seeds}", f"total_steps={self.steps:g}", *self.words]
+
+    @property
+    def title(self) -> str:
+        """The first cells of its row."""
+        return f"| `{self.env}` | {' '.join(f'`{word}`' for word in (self.algorithm, *self.words))} |"
 
 
 JAXMARL = (
@@ -64,31 +71,61 @@ JAXMARL = (
     "hypers.max_grad_norm=0.5",
 )
 SPEAKER = "published about -11 for MAPPO, EPyMARL's sum over both agents; see below"
-TRAININGS = (
-    Training("ippo_ff_mpe", "mpe/simple_spread", 1e6, seeds=10),
-    Training("mappo_ff_vmas", "mpe/simple_spread", 1e6),
-    Training("mappo_ff_vmas", "mpe/simple_speaker_listener", 1e6, others=SPEAKER),
-    Training("mappo_ff_vmas", "mpe/simple_reference", 2e6),
-    Training("ippo_ff_mpe", "mpe/simple_tag", 1e6, measure="episode_return/adversary"),
-    Training("ippo_ff_mpe", "matrix/climbing", 1e5, others="optimum 11, or what independent greedy play finds: 5 or 7"),
-    Training("mappo_rnn_smax", "smax/3m", 2e6, measure="win_rate"),
-    Training("mappo_rnn_smax", "smax/2s3z", 1.5e6, seeds=5, measure="win_rate"),
-    Training("ippo_rnn_smax", "smax/2s3z", 1e6, seeds=2, measure="win_rate"),
-    Training("mappo_rnn_smax", "smax/5m_vs_6m", 5e5, seeds=2, measure="win_rate"),
-    Training("mappo_rnn_smax", "smax/smacv2_5_units", 5e5, seeds=2, measure="win_rate"),
-    Training("ippo_ff_mpe", "overcooked/cramped_room", 1e6),
-    Training("ippo_ff_mpe", "mabrax/ant_4x2", 2e5, seeds=2),
-    Training("ippo_ff_mpe", "mabrax/halfcheetah_6x1", 2e5, seeds=2),
-    Training("ippo_ff_mpe", "hanabi/two_players", 5e5, seeds=2, others="a perfect game is 25"),
+ON_POLICY = (
+    Training("ippo", "mpe/simple_spread", 1e6, seeds=10),
+    Training("mappo", "mpe/simple_spread", 1e6),
+    Training("mappo", "mpe/simple_speaker_listener", 1e6, others=SPEAKER),
+    Training("mappo", "mpe/simple_reference", 2e6),
+    Training("ippo", "mpe/simple_tag", 1e6, measure="episode_return/adversary"),
+    Training("ippo", "matrix/climbing", 1e5, others="optimum 11, or what independent greedy play finds: 5 or 7"),
+    Training("mappo_rnn", "smax/3m", 2e6, measure="win_rate"),
+    Training("mappo_rnn", "smax/2s3z", 1.5e6, seeds=5, measure="win_rate"),
+    Training("ippo_rnn", "smax/2s3z", 1e6, seeds=2, measure="win_rate"),
+    Training("mappo_rnn", "smax/5m_vs_6m", 5e5, seeds=2, measure="win_rate"),
+    Training("mappo_rnn", "smax/smacv2_5_units", 5e5, seeds=2, measure="win_rate"),
+    Training("ippo", "overcooked/cramped_room", 1e6),
+    Training("ippo", "mabrax/ant_4x2", 2e5, seeds=2),
+    Training("ippo", "mabrax/halfcheetah_6x1", 2e5, seeds=2),
+    Training("ippo", "hanabi/two_players", 5e5, seeds=2, others="a perfect game is 25"),
 )
+OFF_POLICY = (
+    Training("qmix", "mpe/simple_spread", 2e6),
+    Training("vdn", "mpe/simple_spread", 2e6),
+    Training("iql", "mpe/simple_spread", 2e6),
+    Training("qmix", "mpe/simple_speaker_listener", 2e6, others=SPEAKER),
+    Training("vdn", "mpe/simple_speaker_listener", 2e6, others=SPEAKER),
+    Training("pqn_vdn", "smax/3m", 1e6, measure="win_rate"),
+    Training("pqn_vdn", "smax/2s3z", 1e6, measure="win_rate"),
+    Training("maddpg", "mpe/simple_spread", 1e6),
+    Training("matd3", "mpe/simple_spread", 1e6),
+    Training("masac", "mpe/simple_spread", 1e6),
+    Training("maddpg", "mpe/simple_speaker_listener", 1e6, others=SPEAKER),
+    Training("matd3", "mpe/simple_speaker_listener", 1e6, others=SPEAKER),
+    Training("masac", "mpe/simple_speaker_listener", 1e6, others=SPEAKER),
+)
+TRAININGS = ON_POLICY + OFF_POLICY
 
 
 def train(training: Training, folder: Path) -> None:
     """Run it, go on with it, or leave it as it is."""
     if (folder / "curves.png").exists():
         return
-    words = [f"resume={folder}"] if (folder / "checkpoints").exists() else [*training.command[1:], f"run.dir={folder}"]
-    subprocess.run([sys.executable, training.command[0], *words], check=True)
+    words = training.command[1:]
+    words = [f"resume={folder}"] if (folder / "checkpoints").exists() else [*words, f"run.dir={folder}"]
+    subprocess.run([sys.executable, "-m", "baselines", training.algorithm, *words], check=True, cwd=ROOT)
+
+
+def record(training: Training, folder: Path, out: Path) -> None:
+    """The curves and the provenance of a training that has ended, as a small file."""
+    steps, sampled = curves(folder, training.measure)
+    _, greedy = curves(folder, f"evaluation/{training.measure}")
+    facts = json.loads((folder / "provenance.json").read_text())
+    facts = {name: facts[name] for name in ("python", "packages", "cores", "session")}
+    rounded = {"sampled": sampled.round(4).tolist(), "greedy": greedy.round(4).tolist()}
+    command = " ".join(["python -m baselines", *training.command])
+    text = {"command": command, "measure": training.measure, "steps": steps.tolist(), **rounded, "provenance": facts}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(text) + "\n")
 
 
 def curves(folder: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -105,24 +142,20 @@ def interval(values: np.ndarray) -> str:
     return f"{iqm(values):.2f} ({low:.2f} .. {high:.2f})"
 
 
-def row(training: Training, folder: Path) -> str:
+def row(training: Training, result: dict[str, Any]) -> str:
     """One line of the table; the last figures are means over the last tenth of the chunks."""
-    steps, sampled = curves(folder, training.measure)
-    _, greedy = curves(folder, f"evaluation/{training.measure}")
-    last = max(1, len(steps) // 10)
-    facts = json.loads((folder / "provenance.json").read_text())
+    sampled, greedy = np.array(result["sampled"]), np.array(result["greedy"])
+    last = max(1, len(result["steps"]) // 10)
     cells = [
-        f"`{training.env}`",
-        " ".join([f"`{training.file}`", *(f"`{word}`" for word in training.words)]),
-        f"{len(sampled)} x {human_steps(steps[-1])}",
+        f"{len(sampled)} x {human_steps(result['steps'][-1])}",
         training.measure.replace("_", " "),
         f"{iqm(sampled[:, 0]):.2f}",
         interval(sampled[:, -last:].mean(axis=1)),
         interval(greedy[:, -last:].mean(axis=1)),
-        f"{facts['session']['seconds'] / 60:.0f} min",
+        f"{result['provenance']['session']['seconds'] / 60:.0f} min",
         training.others,
     ]
-    return f"| {' | '.join(cells)} |"
+    return f"{training.title} {' | '.join(cells)} |"
 
 
 def human_steps(steps: float) -> str:
@@ -130,21 +163,21 @@ def human_steps(steps: float) -> str:
     return f"{steps / 1e6:.1f}M" if steps >= 1e6 else f"{steps / 1e3:.0f}k"
 
 
-def draw(done: list[tuple[Training, Path]], out: Path) -> None:
-    """A panel per environment, a line per file: IQM over seeds, and the range of the single runs."""
+def draw(done: list[tuple[Training, dict[str, Any]]], out: Path) -> None:
+    """A panel per environment, a line per algorithm: IQM over seeds, and the range of the single runs."""
     tasks = list(dict.fromkeys((t.env, t.measure) for t, _ in done))
     columns = min(4, len(tasks))
     rows = -(-len(tasks) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.7 * rows), squeeze=False)
-    colours = {file: f"C{i}" for i, file in enumerate(dict.fromkeys(t.file for t, _ in done))}
+    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(t.algorithm for t, _ in done))}
     for axis, (env, measure) in zip(axes.flat, tasks, strict=False):
-        for training, folder in done:
+        for training, result in done:
             if (training.env, training.measure) != (env, measure) or training.words:
                 continue
-            steps, values = curves(folder, measure)
-            middle = [iqm(column) for column in values.T]
-            axis.plot(steps / 1e6, middle, color=colours[training.file], label=training.file)
-            axis.fill_between(steps / 1e6, values.min(0), values.max(0), color=colours[training.file], alpha=0.2, lw=0)
+            steps, values = np.array(result["steps"]), np.array(result["sampled"])
+            middle, colour = [iqm(column) for column in values.T], colours[training.algorithm]
+            axis.plot(steps / 1e6, middle, color=colour, label=training.algorithm)
+            axis.fill_between(steps / 1e6, values.min(0), values.max(0), color=colour, alpha=0.2, lw=0)
         axis.set_title(f"{env}: {measure.replace('_', ' ')}", fontsize=9)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
@@ -161,7 +194,7 @@ def reference_rows(folder: Path, seeds: int, steps: float) -> list[str]:
     import jax
     import reference_ippo
 
-    same = Training("ippo_ff_mpe", "mpe/simple_spread", steps, seeds, JAXMARL)
+    same = Training("ippo", "mpe/simple_spread", steps, seeds, JAXMARL)
     train(same, folder / "jaxmarl_hyperparameters")
     _, ours = curves(folder / "jaxmarl_hyperparameters", "episode_return")
     function = reference_ippo.make_train(reference_ippo.Config(total_steps=steps))
@@ -177,50 +210,72 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"))
     parser.add_argument(
-        "--only", default="", help="environments (or their families), comma-separated; none for no training"
+        "--only", default="", help="environments, families or algorithms, comma-separated; none for no training"
     )
     parser.add_argument("--reference", action="store_true", help="JaxMARL's hyperparameters and the reference too")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else []
     options.folder.mkdir(parents=True, exist_ok=True)
+    results, table = options.out / "results", options.out / "learning.md"
     for training in TRAININGS:
-        if not only or training.env in only or training.env.split("/")[0] in only:
-            train(training, options.folder / training.name)
-    kept = options.folder / "reference.md"
+        folder = options.folder / training.name
+        if not only or {training.env, training.env.split("/")[0], training.algorithm, training.name} & set(only):
+            train(training, folder.absolute())
+        if (folder / "curves.png").exists():
+            record(training, folder, results / f"{training.name}.json")
+    lines = table.read_text().splitlines() if table.exists() else []
+    kept = {line[: line.index(" |", line.index(" | ") + 3) + 2]: line for line in lines if line.count(" | ") > 5}
+    reference = "\n".join(line for line in lines if line.startswith(("| Shoal", "| reference")))
     if options.reference:
-        kept.write_text("\n".join(reference_rows(options.folder, 5, 1e6)) + "\n")
+        reference = "\n".join(reference_rows(options.folder, 5, 1e6))
 
-    done = [(t, options.folder / t.name) for t in TRAININGS if (options.folder / t.name / "curves.png").exists()]
-    facts = json.loads((done[0][1] / "provenance.json").read_text())
+    done = {t: json.loads((results / f"{t.name}.json").read_text()) for t in TRAININGS if recorded(t, results)}
+    facts = list(done.values())[-1]["provenance"]
     versions = ", ".join(f"{name} {facts['packages'][name]}" for name in ("jax", "flax", "optax", "jaxmarl"))
     text = (
-        "# Learning\n\nWritten by `python scripts/learning.py`. Every line is a command of the README's kind with the "
-        f"recipe that ships; {facts['cores']} CPU cores, Python {facts['python']}, {versions}. *Sampled* are training "
-        "episodes (of the first chunk and of the last tenth of the chunks), *greedy* the evaluation episodes of that "
-        "time. Other jobs used the machine meanwhile, so that the times are too long. "
-        "Returns are per agent; IQM over seeds with a 95 % bootstrap interval, or all seeds where there are two.\n\n"
-        "| environment | file | seeds x steps | measure | sampled, first | sampled, last | greedy, last | time "
-        "| others |\n"
-        f"|{'---|' * 9}\n" + "\n".join(row(*pair) for pair in done) + "\n\n![learning curves](images/learning.png)\n\n"
-        "**speaker_listener**: EPyMARL sums the reward over both agents, which doubles the figures above. "
+        "# Learning\n\nWritten by `python scripts/learning.py`. A line is `python -m baselines <algorithm> env=...` "
+        f"with the recipe that ships; {facts['cores']} CPU cores, Python {facts['python']}, {versions}. *Sampled* are "
+        "training episodes (of the first chunk and of the last tenth of the chunks), *greedy* the evaluation episodes "
+        "of that time. Other jobs used the machine meanwhile, so that the times are too long. Returns are per agent; "
+        "IQM over seeds with a 95 % bootstrap interval, or all seeds where there are two. Curves and provenance: "
+        "`docs/results/`.\n"
+    )
+    for title, group, picture in (
+        ("On-policy", ON_POLICY, "learning.png"),
+        ("Off-policy", OFF_POLICY, "learning_off_policy.png"),
+    ):
+        rows = [row(t, done[t]) if t in done else kept.get(t.title) for t in group]
+        text += (
+            f"\n## {title}\n\n| environment | algorithm | seeds x steps | measure | sampled, first | sampled, last "
+            f"| greedy, last | time | others |\n|{'---|' * 9}\n" + "\n".join(filter(None, rows)) + "\n"
+        )
+        here = [(t, done[t]) for t in group if t in done]
+        if here and len(here) == len([line for line in rows if line]):  # else the picture would lose some curves
+            draw(here, options.out / "images" / picture)
+        text += f"\n![learning curves](images/{picture})\n"
+    text += (
+        "\n**speaker_listener**: EPyMARL sums the reward over both agents, which doubles the figures above. "
         "`python scripts/speaker_bound.py` plans the listener's moves with the goal known after the one step that a "
         "word needs, and gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of "
         "the environment (mpe2's and jaxmarl's, step for step).\n"
     )
-    if kept.exists():
+    if reference:
         text += (
             "\n## simple_spread at JaxMARL's hyperparameters\n\nFive seeds, a million steps, sampled episodes, return "
             "per agent. The reference (scripts/reference_ippo.py) plays the jaxmarl package's environment, its returns "
-            "scaled from 26 steps to 25.\n\n| training | first | last |\n|---|---|---|\n" + kept.read_text()
+            "scaled from 26 steps to 25.\n\n| training | first | last |\n|---|---|---|\n" + reference + "\n"
         )
-    (options.out / "images").mkdir(parents=True, exist_ok=True)
-    (options.out / "learning.md").write_text(text)
-    draw(done, options.out / "images" / "learning.png")
+    table.write_text(text)
     spread = options.folder / TRAININGS[0].name / "curves.png"
     if spread.exists():
         shutil.copy(spread, options.out / "images" / "curves.png")
     print(text)
+
+
+def recorded(training: Training, results: Path) -> bool:
+    """Whether there is a record of it."""
+    return (results / f"{training.name}.json").exists()
 
 
 if __name__ == "__main__":

@@ -34,15 +34,18 @@ class QMixer(nn.Module):
     def __call__(self, chosen: chex.Array, state: chex.Array) -> chex.Array:
         """``chosen [..., A]`` and ``state [..., S]`` to ``[...]``."""
         agents = chosen.shape[-1]
+        state = nn.LayerNorm(use_scale=False, use_bias=False)(state)  # whatever an environment's units are
 
-        def hyper(size: int, name: str) -> chex.Array:
+        def hyper(size: int, name: str, scale: float) -> chex.Array:
             hidden = nn.relu(Dense(self.hyper_width, name=f"{name}_hidden")(state))
-            return Dense(size, scale=1.0, name=name)(hidden)
+            return Dense(size, scale=scale, name=name)(hidden)
 
-        w_1 = jnp.abs(hyper(agents * self.width, "w_1")).reshape(*chosen.shape, self.width)
-        b_1 = Dense(self.width, scale=1.0, name="b_1")(state)
-        w_2 = jnp.abs(hyper(self.width, "w_2"))
-        b_2 = Dense(1, scale=1.0, name="b_2")(nn.relu(Dense(self.width, name="b_2_hidden")(state)))
+        # Absolute weights add up over the units. These scales let the mixture start near the agents' sum; at ten times
+        # that, which orthogonal layers would give, maximising over actions runs away.
+        w_1 = jnp.abs(hyper(agents * self.width, "w_1", scale=0.5)).reshape(*chosen.shape, self.width)
+        b_1 = Dense(self.width, scale=0.5, name="b_1")(state)
+        w_2 = jnp.abs(hyper(self.width, "w_2", scale=4.0 / self.width))
+        b_2 = Dense(1, scale=0.1, name="b_2")(nn.relu(Dense(self.width, name="b_2_hidden")(state)))
         hidden = nn.elu((chosen[..., None] * w_1).sum(-2) + b_1)
         return (hidden * w_2).sum(-1) + b_2.squeeze(-1)
 

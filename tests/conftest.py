@@ -44,11 +44,12 @@ def train(monkeypatch, tmp_path):
     from baselines.ippo import ippo_ff_mpe
     from shoal.config import main
 
-    def call(*words: str, folder: Path | None = None, small: bool = True) -> Path:
+    def call(*words: str, folder: Path | None = None, small: bool = True, module=ippo_ff_mpe) -> Path:
         folder = folder or tmp_path / f"run_{len(list(tmp_path.iterdir()))}"
         place = [] if any(word.startswith(("resume=", "-m")) for word in words) else [f"run.dir={folder}"]
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *(SMALL if small else []), *words, *place])
-        main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
+        script = Path(module.__file__)
+        monkeypatch.setattr(sys, "argv", [str(script), *(SMALL if small else []), *words, *place])
+        main(module.make, module.Config, module.Hypers, recipe=script.stem)
         return folder
 
     return call

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 import envs
 from baselines.ippo import ippo_ff_mpe as ippo
+from baselines.qmix import qmix_rnn_mpe as qmix
 from envs.base import UserError
 from shoal import checkpoint, policies, report, runner, sharding
 from shoal.models import Model
@@ -131,6 +132,42 @@ def test_a_killed_training_resumes_to_the_bit(train, tmp_path, kill):
     rows = metrics(folder)
     assert not rows.duplicated(["run", "env_steps"]).any()
     assert len(rows) == 3 * 64
+
+
+REPLAY = [
+    "total_steps=800",
+    "chunks=4",
+    "seeds=2",
+    "algo.num_envs=4",
+    "algo.rollout_length=10",
+    "algo.batch_size=4",
+    "algo.buffer_size=200",
+    "algo.learning_starts=0",
+    "algo.mixer=vdn",
+    "algo.q.hidden=8",
+    "hypers.lr_end=1.0",  # nothing that depends on the length of the training
+    "hypers.eps_end=1.0",
+    "evaluation.episodes=2",
+]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritised"])
+def test_replay_resumes_to_the_bit(train, tmp_path, kind):
+    """The buffer has wrapped when the training stops, and is part of what goes on."""
+    words = [*REPLAY, f"algo.replay={kind}"]
+    whole = train(*words, small=False, module=qmix)
+    half = train(*words, "total_steps=400", "chunks=2", small=False, module=qmix, folder=tmp_path / "half")
+    train(f"resume={half}", "total_steps=800", small=False, module=qmix)
+    same_bits(whole, half)
+    assert (metrics(whole).loss > 0).all()
+
+
+def test_a_buffer_that_does_not_fit_is_refused_before_it_is_made(train, capsys):
+    """A hundred terabytes: known from the shapes, said in one line that names both ways out."""
+    with pytest.raises(SystemExit):
+        train(*REPLAY, "algo.buffer_size=200000000000", small=False, module=qmix)
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "runs_per_batch=1" in line and "algo.buffer_size" in line and "GiB are free" in line
 
 
 def test_a_half_written_line_is_cut_off(train):
