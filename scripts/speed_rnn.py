@@ -2,9 +2,8 @@
 
 JaxMARL's sizes (2s3z, 128 environments x 128 steps, 4 epochs x 4 minibatches, a dense layer and a GRU of 128 units) and
 its own way of doing it, re-created (scripts/reference_rnn.py), take turns in one process; the best of several calls
-counts. Networks have the same layers, but for two things: our central critic reads a row per environment where
-JaxMARL's reads one per agent, and our IPPO has a memory each for actor and critic where JaxMARL's has one with two
-heads.
+counts. Networks have the same layers (IPPO one memory with two heads, by ``share_torso``), but for our central critic,
+which reads a row per environment where JaxMARL's reads one per agent.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ SIZES = {"num_envs": 128, "rollout_length": 128, "epochs": 4, "minibatches": 4}
 
 
 def ours(central: bool, task: str, runs: int, updates: int) -> Program:
-    """The same sizes here: actor and critic with a memory each, the critic on the global state if ``central``."""
+    """The same sizes here: a critic with a memory of its own on the global state if ``central``, else a second head."""
     network = Model("gru", widths=(128,), hidden=128, after=(128,), activation="relu")
     module = mappo if central else ippo
-    config = module.Config(actor=network, critic=network, **SIZES)
+    shared = {} if central else {"share_torso": True}
+    config = module.Config(actor=network, critic=network, **shared, **SIZES)
     return training(module, config, envs.make(f"smax/{task}"), runs, updates)
 
 

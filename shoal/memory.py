@@ -135,6 +135,11 @@ def initial(network: str, width: int, shape: tuple[int, ...]) -> Any:
     return {"gru": zeros, "lstm": (zeros, zeros)}.get(network, ())
 
 
+def output_of(network: str, memory: Any) -> chex.Array:
+    """What a layer gave in a step, from its memory after it."""
+    return memory[1] if network == "lstm" else memory
+
+
 def one_step(apply: Callable[[Any, Any], tuple[Any, chex.Array]], memory: Any, x: Any) -> tuple[Any, chex.Array]:
     """``apply(memory, x [T, ...])`` for a single step ``x [...]``."""
     return jax.tree.map(lambda y: y[0], apply(memory, jax.tree.map(lambda y: y[None], x)))

@@ -11,7 +11,7 @@ and ``gnn`` see the agents as a set or a graph, and get ``alive [..., A, 1]`` to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import chex
@@ -157,6 +157,20 @@ def remember(model: Model, before: Any, x: chex.Array, is_first: chex.Array) -> 
 def initial_memory(model: Model, shape: tuple[int, ...]) -> Any:
     """What a network remembers at the start: nothing."""
     return memory.initial(model.network, model.hidden, shape)
+
+
+def own_head(actor: Model, critic: Model, recurrent: bool) -> Model:
+    """What remains of the ``critic`` where it shares the torso and the memory of the ``actor``: layers behind them."""
+    for field in fields(Model):
+        shared, other = getattr(actor, field.name), getattr(critic, field.name)
+        if shared != other:
+            where = f"algo.critic.{field.name}={other}"
+            raise UserError(f"algo.share_torso=true: {where} must be the actor's, {shared}: they are one network")
+    if recurrent and actor.network not in memory.MEMORIES:
+        raise UserError(
+            f"algo.share_torso=true: algo.actor.network={actor.network} has no memory; use the sibling *_ff_*.py"
+        )
+    return Model("mlp", actor.after if recurrent else (), actor.activation, actor.layer_norm)
 
 
 def check(where: str, model: Model, env: Env, recurrent: bool, normalised: bool = False) -> None:

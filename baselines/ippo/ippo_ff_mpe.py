@@ -53,6 +53,7 @@ class Config:
     agent_id: bool = setting(False)  # append the agent's one-hot number to its observation
     actor: Model = setting(Model())  # the network of the policy
     critic: Model = setting(Model())  # and that of the value
+    share_torso: bool = setting(False)  # the critic reads the actor's features: one torso, two heads
     continuous_policy: str = setting("tanh_normal", choices=distributions.KINDS)  # for continuous actions
     normalise_advantages: bool = setting(True)  # over the steps of a minibatch and the agents of a group
     normalise_obs: bool = setting(False)  # by running mean and standard deviation
@@ -78,7 +79,7 @@ class Hypers(struct.PyTreeNode):
 
 
 class Network(nn.Module):
-    """A torso and a linear head: ``x [..., A, O]``, ``alive [..., A, 1]`` to ``[..., A, size]``."""
+    """A torso and a linear head: ``x [..., A, O]``, ``alive [..., A, 1]`` to features and ``[..., A, size]``."""
 
     model: Model
     inputs: Inputs
@@ -90,9 +91,9 @@ class Network(nn.Module):
         return self.model.mixes
 
     @nn.compact
-    def __call__(self, x: chex.Array, alive: chex.Array) -> chex.Array:
+    def __call__(self, x: chex.Array, alive: chex.Array) -> tuple[chex.Array, chex.Array]:
         features = models.torso(self.model, self.inputs, x, alive)
-        return networks.Dense(self.size, scale=self.scale, name="head")(features)
+        return features, networks.Dense(self.size, scale=self.scale, name="head")(features)
 
 
 class Transition(struct.PyTreeNode):
@@ -130,6 +131,9 @@ class TrainState(struct.PyTreeNode):
     key: chex.PRNGKey
 
 
+Steps = TimeStep | Transition | Batch | View  # what networks look at
+
+
 @dataclass(frozen=True)
 class Setup:
     """The static things that every function below needs."""
@@ -145,16 +149,26 @@ class Setup:
     def num_updates(self) -> int:
         return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
 
-    def policy(self, params: Any, stats: normalisation.Stats, x: TimeStep | Transition | Batch) -> chex.Array:
-        """What every agent's policy head says, ``[..., A, H]``."""
+    def policy(self, params: Any, stats: normalisation.Stats, x: Steps) -> tuple[chex.Array, chex.Array]:
+        """The actor's features ``[..., A, F]``, and what every agent's policy head says, ``[..., A, H]``."""
         rows = self.seen(stats, x.obs)
         return networks.apply_policies(self.actor, params["actor"], self.policy_of, rows, x.alive[..., None])
 
-    def value(self, params: Any, stats: normalisation.Stats, x: TimeStep | Transition | Batch | View) -> chex.Array:
-        """The critic's value for every agent, ``[..., A]``, in its own units."""
+    def value(self, params: Any, stats: normalisation.Stats, x: Steps, known: Any = None) -> chex.Array:
+        """The critic's value for every agent, ``[..., A]``, in its own units.
+
+        With a shared torso it reads the actor's features, computed here unless ``known``.
+        """
         rows = self.seen(stats, x.obs)
-        value = networks.apply_policies(self.critic, params["critic"], self.policy_of, rows, x.alive[..., None])
+        if self.config.share_torso:
+            rows = self.policy(params, stats, x)[0] if known is None else known
+        _, value = networks.apply_policies(self.critic, params["critic"], self.policy_of, rows, x.alive[..., None])
         return value.squeeze(-1)
+
+    def both(self, params: Any, stats: normalisation.Stats, x: Steps) -> tuple[chex.Array, chex.Array]:
+        """What :meth:`policy` and :meth:`value` say, with a shared torso run once."""
+        features, outputs = self.policy(params, stats, x)
+        return outputs, self.value(params, stats, x, known=features)
 
     def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
         return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
@@ -172,10 +186,11 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, *net_keys = jax.random.split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
     rows = (jnp.zeros((agents, setup.env.obs_size)), jnp.ones((agents, 1), bool))
-    params = {
-        "actor": networks.init_policies(setup.actor, net_keys[0], policies, *rows),
-        "critic": networks.init_policies(setup.critic, net_keys[1], policies, *rows),
-    }
+    actor = networks.init_policies(setup.actor, net_keys[0], policies, *rows)
+    if setup.config.share_torso:
+        features, _ = networks.apply_policies(setup.actor, actor, setup.policy_of, *rows)
+        rows = (features, rows[1])
+    params = {"actor": actor, "critic": networks.init_policies(setup.critic, net_keys[1], policies, *rows)}
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
@@ -200,7 +215,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     def step(carry, inputs):
         env_state, timestep = carry
         noise_t, keys_t = inputs
-        outputs = setup.policy(state.params, state.obs_stats, timestep)
+        _, outputs = setup.policy(state.params, state.obs_stats, timestep)
         action = setup.distribution(outputs, timestep.action_mask).sample_from(noise_t)
         env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
@@ -263,7 +278,8 @@ def loss(
 ) -> tuple[chex.Array, Metrics]:
     """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
     config = setup.config
-    pi = setup.distribution(setup.policy(params, obs_stats, batch), batch.action_mask)
+    outputs, value = setup.both(params, obs_stats, batch)
+    pi = setup.distribution(outputs, batch.action_mask)
     log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [B, A]
     ratio = jnp.exp(log_ratio)
     advantage = batch.advantage
@@ -273,7 +289,6 @@ def loss(
     clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
     policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
 
-    value = setup.value(params, obs_stats, batch)
     distance = partial(optax.losses.huber_loss, delta=hypers.huber_delta) if config.huber else optax.losses.l2_loss
     value_loss = distance(value - batch.target)
     if config.clip_value:
@@ -330,7 +345,7 @@ def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState,
 
 def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[tuple, chex.Array]:
     """The environment's action for ``timestep [E, ...]``; the mode of the policy if ``greedy``."""
-    outputs = setup.policy(policy, policy["obs_stats"], timestep)
+    _, outputs = setup.policy(policy, policy["obs_stats"], timestep)
     pi = setup.distribution(outputs, timestep.action_mask)
     space = setup.env.action_space
     action = pi.mode() if greedy else pi.sample_from(distributions.noise(key, space, timestep.obs.shape[:1]))
@@ -351,12 +366,13 @@ def make(config: Config, env: Env) -> Algorithm:
     check(config, env)
     env = AgentId(env) if config.agent_id else env
     inputs = Inputs(env.obs_shape, env.position)
+    critic = models.own_head(config.actor, config.critic, recurrent=False) if config.share_torso else config.critic
     setup = Setup(
         config=config,
         env=env,
         vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
         actor=Network(config.actor, inputs, distributions.head_size(env.action_space), scale=0.01),
-        critic=Network(config.critic, inputs, 1, scale=1.0),
+        critic=Network(critic, inputs, 1, scale=1.0),
         policy_of=networks.policy_of_agent(config.sharing, env.group_ids),
     )
     return Algorithm(

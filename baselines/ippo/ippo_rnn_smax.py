@@ -34,7 +34,7 @@ from shoal import distributions, models, networks, normalisation
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
-from shoal.memory import before_chunks, in_sequences, one_step
+from shoal.memory import before_chunks, in_sequences, one_step, output_of
 from shoal.metrics import by_group, episode_metrics
 from shoal.models import Inputs, Model
 from shoal.returns import gae, mean_by, normalise
@@ -55,6 +55,7 @@ class Config:
     agent_id: bool = setting(False)  # append the agent's one-hot number to its observation
     actor: Model = setting(Model("gru"))  # the network of the policy
     critic: Model = setting(Model("gru"))  # and that of the value
+    share_torso: bool = setting(False)  # the critic reads the actor's features: one torso and memory, two heads
     continuous_policy: str = setting("tanh_normal", choices=distributions.KINDS)  # for continuous actions
     normalise_advantages: bool = setting(True)  # over the steps of a minibatch and the agents of a group
     normalise_obs: bool = setting(False)  # by running mean and standard deviation
@@ -165,12 +166,29 @@ class Setup:
         inputs = (memory, rows, networks.per_row(x.is_first, rows), x.alive[..., None])
         return networks.apply_policies(self.actor, params["actor"], self.policy_of, *inputs)
 
-    def value(self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps) -> tuple[Any, chex.Array]:
-        """The critic's memory after every step, and its value for every agent, ``[T, ..., A]``, in its own units."""
+    def value(
+        self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps, known: Any = None
+    ) -> tuple[Any, chex.Array]:
+        """The critic's memory after every step, and its value for every agent, ``[T, ..., A]``, in its own units.
+
+        With a shared torso it reads the actor's, computed here unless ``known``, and hands it on: it has none itself.
+        """
         rows = self.seen(stats, x.obs)
+        if self.config.share_torso:
+            memory = self.policy(params, stats, memory, x)[0] if known is None else known
+            rows = output_of(self.config.actor.network, memory)
         inputs = (memory, rows, networks.per_row(x.is_first, rows), x.alive[..., None])
         memories, value = networks.apply_policies(self.critic, params["critic"], self.policy_of, *inputs)
         return memories, value.squeeze(-1)
+
+    def values(self, state: TrainState, x: Transition) -> tuple[Any, chex.Array]:
+        """:meth:`value` along a rollout, where the actor's memory after every step is known."""
+        return self.value(state.params, state.obs_stats, state.memory["critic"], x, known=x.memory)
+
+    def both(self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps) -> tuple[chex.Array, chex.Array]:
+        """What :meth:`policy` and :meth:`value` say from both memories, with a shared torso run once."""
+        memories, outputs = self.policy(params, stats, memory["actor"], x)
+        return outputs, self.value(params, stats, memory["critic"], x, known=memories)[1]
 
     def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
         return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
@@ -203,10 +221,12 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     flags = jnp.ones((1, agents, 1), bool)
     rows = (jnp.zeros((1, agents, setup.env.obs_size)), flags, flags)
     first = partial(models.initial_memory, shape=(agents,))
-    params = {
-        "actor": networks.init_policies(setup.actor, net_keys[0], policies, first(setup.config.actor), *rows),
-        "critic": networks.init_policies(setup.critic, net_keys[1], policies, first(setup.config.critic), *rows),
-    }
+    actor = networks.init_policies(setup.actor, net_keys[0], policies, first(setup.config.actor), *rows)
+    if setup.config.share_torso:
+        memories, _ = networks.apply_policies(setup.actor, actor, setup.policy_of, first(setup.config.actor), *rows)
+        rows = (output_of(setup.config.actor.network, memories), flags, flags)
+    critic = networks.init_policies(setup.critic, net_keys[1], policies, first(setup.config.critic), *rows)
+    params = {"actor": actor, "critic": critic}
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
@@ -268,8 +288,7 @@ def successor_values(
 def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> tuple[TrainState, Batch]:
     """Advantages and targets in units of the reward, as sequences ``[L, S, ...]``; and the memory moved on."""
     in_reward_units = partial(normalisation.to_reward_units, state.value_stats, policy_of=setup.policy_of)
-    # memories [T, E, A, ...] of the critic, value [T, E, A]
-    memories, value = setup.value(state.params, state.obs_stats, state.memory["critic"], transitions)
+    memories, value = setup.values(state, transitions)  # of the critic, [T, E, A, ...], and [T, E, A]
     next_value = in_reward_units(successor_values(state, transitions, memories, value, setup))
     value = in_reward_units(value)
     step = transitions.next
@@ -311,7 +330,7 @@ def loss(
     """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
     config = setup.config
     memory = jax.tree.map(lambda x: x[0], batch.memory)
-    _, outputs = setup.policy(params, obs_stats, memory["actor"], batch)
+    outputs, value = setup.both(params, obs_stats, memory, batch)
     pi = setup.distribution(outputs, batch.action_mask)
     log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [L, B, A]
     ratio = jnp.exp(log_ratio)
@@ -322,7 +341,6 @@ def loss(
     clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
     policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
 
-    _, value = setup.value(params, obs_stats, memory["critic"], batch)
     distance = partial(optax.losses.huber_loss, delta=hypers.huber_delta) if config.huber else optax.losses.l2_loss
     value_loss = distance(value - batch.target)
     if config.clip_value:
@@ -404,12 +422,13 @@ def make(config: Config, env: Env) -> Algorithm:
     check(config, env)
     env = AgentId(env) if config.agent_id else env
     inputs = Inputs(env.obs_shape, env.position)
+    critic = models.own_head(config.actor, config.critic, recurrent=True) if config.share_torso else config.critic
     setup = Setup(
         config=config,
         env=env,
         vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
         actor=Network(config.actor, inputs, distributions.head_size(env.action_space), scale=0.01),
-        critic=Network(config.critic, inputs, 1, scale=1.0),
+        critic=Network(critic, inputs, 1, scale=1.0),
         policy_of=networks.policy_of_agent(config.sharing, env.group_ids),
     )
     return Algorithm(

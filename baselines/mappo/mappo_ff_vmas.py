@@ -81,7 +81,7 @@ class Hypers(struct.PyTreeNode):
 
 
 class Network(nn.Module):
-    """A torso and a linear head: ``x [..., A, O]``, ``alive [..., A, 1]`` to ``[..., A, size]``."""
+    """A torso and a linear head: ``x [..., A, O]``, ``alive [..., A, 1]`` to features and ``[..., A, size]``."""
 
     model: Model
     inputs: Inputs
@@ -93,9 +93,9 @@ class Network(nn.Module):
         return self.model.mixes
 
     @nn.compact
-    def __call__(self, x: chex.Array, alive: chex.Array) -> chex.Array:
+    def __call__(self, x: chex.Array, alive: chex.Array) -> tuple[chex.Array, chex.Array]:
         features = models.torso(self.model, self.inputs, x, alive)
-        return networks.Dense(self.size, scale=self.scale, name="head")(features)
+        return features, networks.Dense(self.size, scale=self.scale, name="head")(features)
 
 
 class Transition(struct.PyTreeNode):
@@ -135,6 +135,9 @@ class TrainState(struct.PyTreeNode):
     key: chex.PRNGKey
 
 
+Steps = TimeStep | Transition | Batch | View  # what networks look at
+
+
 @dataclass(frozen=True)
 class Setup:
     """The static things that every function below needs."""
@@ -151,18 +154,22 @@ class Setup:
     def num_updates(self) -> int:
         return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
 
-    def policy(self, params: Any, stats: dict[str, Any], x: TimeStep | Transition | Batch) -> chex.Array:
-        """What every agent's policy head says, ``[..., A, H]``."""
+    def policy(self, params: Any, stats: dict[str, Any], x: Steps) -> tuple[chex.Array, chex.Array]:
+        """The actor's features ``[..., A, F]``, and what every agent's policy head says, ``[..., A, H]``."""
         rows = self.seen(stats["actor"], x.obs)
         return networks.apply_policies(self.actor, params["actor"], self.policy_of, rows, x.alive[..., None])
 
-    def value(self, params: Any, stats: dict[str, Any], x: TimeStep | Transition | Batch | View) -> chex.Array:
+    def value(self, params: Any, stats: dict[str, Any], x: Steps) -> chex.Array:
         """The critic's value for every agent, ``[..., A]``, in its own units."""
         rows, policy_of = self.view(x.obs, x.state, x.alive), self.view.policy_of_row  # [..., K, C], [K]
         rows, alive = self.seen(stats["critic"], rows), self.view.alive(x.alive)
-        return self.view.of_agents(
-            networks.apply_policies(self.critic, params["critic"], policy_of, rows, alive[..., None])
-        )
+        _, value = networks.apply_policies(self.critic, params["critic"], policy_of, rows, alive[..., None])
+        return self.view.of_agents(value)
+
+    def both(self, params: Any, stats: dict[str, Any], x: Steps) -> tuple[chex.Array, chex.Array]:
+        """What :meth:`policy` and :meth:`value` say."""
+        _, outputs = self.policy(params, stats, x)
+        return outputs, self.value(params, stats, x)
 
     def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
         return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
@@ -209,7 +216,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     def step(carry, inputs):
         env_state, timestep = carry
         noise_t, keys_t = inputs
-        outputs = setup.policy(state.params, state.obs_stats, timestep)
+        _, outputs = setup.policy(state.params, state.obs_stats, timestep)
         action = setup.distribution(outputs, timestep.action_mask).sample_from(noise_t)
         env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
@@ -273,7 +280,8 @@ def loss(
 ) -> tuple[chex.Array, Metrics]:
     """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
     config = setup.config
-    pi = setup.distribution(setup.policy(params, obs_stats, batch), batch.action_mask)
+    outputs, value = setup.both(params, obs_stats, batch)
+    pi = setup.distribution(outputs, batch.action_mask)
     log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [B, A]
     ratio = jnp.exp(log_ratio)
     advantage = batch.advantage
@@ -283,7 +291,6 @@ def loss(
     clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
     policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
 
-    value = setup.value(params, obs_stats, batch)
     distance = partial(optax.losses.huber_loss, delta=hypers.huber_delta) if config.huber else optax.losses.l2_loss
     value_loss = distance(value - batch.target)
     if config.clip_value:
@@ -343,7 +350,7 @@ def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState,
 
 def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[tuple, chex.Array]:
     """The environment's action for ``timestep [E, ...]``; the mode of the policy if ``greedy``."""
-    outputs = setup.policy(policy, policy["obs_stats"], timestep)
+    _, outputs = setup.policy(policy, policy["obs_stats"], timestep)
     pi = setup.distribution(outputs, timestep.action_mask)
     space = setup.env.action_space
     action = pi.mode() if greedy else pi.sample_from(distributions.noise(key, space, timestep.obs.shape[:1]))

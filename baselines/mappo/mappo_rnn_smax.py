@@ -179,6 +179,15 @@ class Setup:
         memories, value = networks.apply_policies(self.critic, params["critic"], policy_of, *inputs)
         return memories, self.view.of_agents(value)
 
+    def values(self, state: TrainState, x: Transition) -> tuple[Any, chex.Array]:
+        """:meth:`value` along a rollout."""
+        return self.value(state.params, state.obs_stats, state.memory["critic"], x)
+
+    def both(self, params: Any, stats: dict[str, Any], memory: Any, x: Steps) -> tuple[chex.Array, chex.Array]:
+        """What :meth:`policy` and :meth:`value` say from both memories."""
+        _, outputs = self.policy(params, stats, memory["actor"], x)
+        return outputs, self.value(params, stats, memory["critic"], x)[1]
+
     def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
         return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
 
@@ -277,8 +286,7 @@ def successor_values(
 def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> tuple[TrainState, Batch]:
     """Advantages and targets in units of the reward, as sequences ``[L, S, ...]``; and the memory moved on."""
     in_reward_units = partial(normalisation.to_reward_units, state.value_stats, policy_of=setup.policy_of)
-    # memories [T, E, A, ...] of the critic, value [T, E, A]
-    memories, value = setup.value(state.params, state.obs_stats, state.memory["critic"], transitions)
+    memories, value = setup.values(state, transitions)  # of the critic, [T, E, A, ...], and [T, E, A]
     next_value = in_reward_units(successor_values(state, transitions, memories, value, setup))
     value = in_reward_units(value)
     step = transitions.next
@@ -321,7 +329,7 @@ def loss(
     """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
     config = setup.config
     memory = jax.tree.map(lambda x: x[0], batch.memory)
-    _, outputs = setup.policy(params, obs_stats, memory["actor"], batch)
+    outputs, value = setup.both(params, obs_stats, memory, batch)
     pi = setup.distribution(outputs, batch.action_mask)
     log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [L, B, A]
     ratio = jnp.exp(log_ratio)
@@ -332,7 +340,6 @@ def loss(
     clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
     policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
 
-    _, value = setup.value(params, obs_stats, memory["critic"], batch)
     distance = partial(optax.losses.huber_loss, delta=hypers.huber_delta) if config.huber else optax.losses.l2_loss
     value_loss = distance(value - batch.target)
     if config.clip_value:

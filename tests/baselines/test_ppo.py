@@ -48,6 +48,10 @@ def seen(x, **changes) -> View:
     return view._replace(**changes)
 
 
+def both(model: Model) -> dict[str, Model]:
+    return {"actor": model, "critic": model}
+
+
 def by_hand(prepared, network: str):
     """Memories after, and outputs of, every step of the rollout, ``[T, E, ...]``: one by one, resets done here."""
     state, transitions, setup = prepared.state, prepared.transitions, prepared.setup
@@ -217,6 +221,7 @@ DEADLY = {
     "deepsets, gnn": ("ippo_ff", {"actor": Model("deepsets", (8,)), "critic": Model("gnn", (8,))}),
     "relu": ("ippo_ff", {"actor": Model("mlp", (8,), "relu"), "critic": Model("mlp", (8,), "relu")}),
     "memory": ("ippo_rnn", {"actor": Model("gru", (8,), torso="gnn"), "critic": Model("lstm", (8,), "relu")}),
+    "shared memory": ("ippo_rnn", {"share_torso": True, "sharing": "group"} | both(Model("lstm", (8,), torso="gnn"))),
     "state": ("mappo_ff", {"critic_input": "state", "sharing": "group"}),
     "observations": ("mappo_rnn", {"critic_input": "observations", "sharing": "group"}),
     "deepsets of observations": (
@@ -387,6 +392,63 @@ def test_teams_have_metrics_of_their_own(name):
     assert not np.allclose(of_training["episode_return/red"], of_training["episode_return/blue"])
 
 
+# What a shared torso is.
+
+SHARED = {
+    "ippo_ff": {"share_torso": True, "sharing": "independent"},
+    "ippo_rnn": {"share_torso": True} | both(Model("gru", (8,), hidden=6, after=(5,))),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_torso_is_one_with_two_heads(name):
+    """By its parameters, by what a rollout says step by step, by the value's gradient, and under PopArt."""
+    prepared = prepare(name, **SHARED[name])
+    recurrent, params, batch = name in RECURRENT, prepared.state.params, prepared.batch
+    assert set(params["critic"]) == ({"MLP_0", "head"} if recurrent else {"head"})
+    _, outputs, _ = by_hand(prepared, "actor")
+    memories, values, _ = by_hand(prepared, "critic")
+    close(prepared.transitions.outputs, outputs)
+    close(batch.value.reshape(values.shape), values)
+    if recurrent:
+        close(prepared.transitions.memory, memories)
+    popart, plain = (
+        dataclasses.replace(prepared.setup, config=dataclasses.replace(prepared.setup.config, **changes))
+        for changes in ({"normalise_values": "popart"}, {"normalise_advantages": False})
+    )
+    state, scaled = prepared.module.scale_values(prepared.state, batch, popart)
+
+    @jax.jit
+    def results(batch):
+        given = (jax.tree.map(lambda x: x[0], batch.memory), batch) if recurrent else (batch,)
+        indifferent = batch.replace(advantage=jnp.zeros_like(batch.advantage))
+        of_value = prepared.gradient(batch=indifferent, setup=plain, ent_coef=0.0)[0]
+        return of_value, prepared.setup.both(state.params, state.obs_stats, *given)[1]
+
+    of_value, value_after = results(batch)
+    of_policy_head = of_value["actor"].pop("head"), of_value["actor"].pop("MLP_1", {})
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(of_policy_head))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(of_value))
+    close(value_after, scaled.value)
+    assert differ(params["critic"], state.params["critic"])
+
+
+def test_a_shared_memory_runs_once_in_the_loss_and_not_again_after_the_rollout():
+    def loops(function, prepared, *arguments):
+        """Scans over the 12 steps of a rollout."""
+        program = str(jax.make_jaxpr(partial(function, setup=prepared.setup))(*arguments))
+        return len(re.findall(r"length=12\b", program))
+
+    counts = []
+    for prepared in (prepare("ippo_rnn"), prepare("ippo_rnn", **SHARED["ippo_rnn"])):
+        module, state, hypers = prepared.module, prepared.state, prepared.module.Hypers()
+        in_loss = loops(module.loss, prepared, state.params, prepared.batch, state.obs_stats, hypers, 0.0)
+        counts.append((in_loss, loops(module.make_batch, prepared, state, prepared.transitions, hypers)))
+    separate, shared = counts
+    assert separate[0] == 2 and shared[0] == 1
+    assert separate[1] == shared[1] + 1
+
+
 # What normalisations promise.
 
 
@@ -431,6 +493,7 @@ OPTIONS = {
     "agent_id": [True],
     "actor": [Model("deepsets", (8,))],
     "critic": [Model("mlp", (8, 8))],
+    "share_torso": [True],
     "critic_input": ["observations", "agent_state", "local"],
     "normalise_advantages": [False],
     "normalise_obs": [True],
@@ -447,7 +510,7 @@ SEEN_BELOW = ("actor", "critic", "critic_input", "continuous_policy")
 def test_no_option_is_forgotten(name):
     options = {field.name for field in dataclasses.fields(MODULES[name].Config)}
     assert options <= {*OPTIONS, "continuous_policy"}
-    assert options >= {*OPTIONS} - {"chunk_length", "critic_input"}
+    assert options >= {*OPTIONS} - {"chunk_length", "critic_input", "share_torso"}
 
 
 @pytest.mark.parametrize(("option", "choice"), CASES, ids=str)
@@ -471,7 +534,7 @@ def program(name: str, **changes) -> str:
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option not in (*SEEN_ABOVE, *SEEN_BELOW)])
 def test_every_option_is_read_by_every_file(option):
     """It changes the program, if not (as above) the numbers."""
-    for name in RECURRENT if option == "chunk_length" else MODULES:
+    for name in {"chunk_length": RECURRENT, "share_torso": ("ippo_ff", "ippo_rnn")}.get(option, MODULES):
         assert program(name) != program(name, **{option: OPTIONS[option][0]})
 
 
@@ -633,6 +696,12 @@ def test_make_train_runs_all_updates():
         ("mappo_ff", {"actor": Model("gru")}, "algo.actor.network=gru: this file has no memory"),
         ("mappo_ff", {"critic": Model("deepsets")}, "algo.critic_input=state: deepsets reads all agents"),
         ("ippo_rnn", {"critic": Model("gru", torso="cnn")}, "algo.critic.torso=cnn: test/toy has no image"),
+        ("ippo_ff", {"share_torso": True, "critic": Model(widths=(9,))}, "algo.critic.widths=(9,) must be the actor's"),
+        (
+            "ippo_rnn",
+            {"share_torso": True} | both(Model()),
+            "algo.share_torso=true: algo.actor.network=mlp has no memory",
+        ),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -100,7 +100,7 @@ def policy(setup, params, stats, x, memory=()):
     """The policy's memories and outputs, ``()`` and outputs of a file without memory."""
     if hasattr(setup, "initial_memory"):
         return setup.policy(params, stats, memory, x)
-    return (), setup.policy(params, stats, x)
+    return (), setup.policy(params, stats, x)[1]
 
 
 def value(setup, params, stats, x, memory=()):

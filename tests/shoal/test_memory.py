@@ -57,6 +57,7 @@ def test_a_layer_over_time_equals_stepping_with_resets_in_the_middle(network, st
     before, x, is_first = inputs(network)
     params = noisy(module.init(jax.random.PRNGKey(2), before, x, is_first)["params"])
     memories, outputs = module.apply({"params": params}, before, x, is_first)
+    np.testing.assert_array_equal(memory.output_of(network, memories), outputs)
     params, before = jax.tree.map(np.asarray, (params, before))
     for row in np.ndindex(ROWS):
         state = jax.tree.map(lambda m, row=row: m[row], before)
