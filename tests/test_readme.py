@@ -17,6 +17,8 @@ BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for line in BLOCKS[0].splitlines() if line.startswith("python")]
 SMALLER = [word for word in SMALL if not word.startswith(("total_steps", "seeds", "algo.num_envs"))]
 
+OFF_POLICY = ["chunks=2", "algo.learning_starts=0", "algo.batch_size=4", "algo.q.hidden=8", "evaluation.episodes=2"]
+
 
 def small(command: str) -> list[str]:
     """The command's own words, with sizes cut down where it does not set them itself, and where it does."""
@@ -34,12 +36,10 @@ def small(command: str) -> list[str]:
             kept.append(word)
     if "resume" in given:
         return kept
-    return [
-        *kept[:1],
-        *SMALLER,
-        *(f"{n}={v}" for n, v in sizes.items() if n not in given and n != "sweep.num"),
-        *kept[1:],
-    ]
+    named = 3 if words[0] == "-m" else 1  # `-m baselines <algorithm>`, or a file
+    smaller = OFF_POLICY if named == 3 else SMALLER
+    defaults = [f"{n}={v}" for n, v in sizes.items() if n not in given and n != "sweep.num"]
+    return [*kept[:named], *smaller, *defaults, *kept[named:]]
 
 
 def run(words: list[str], folder) -> str:
@@ -65,7 +65,7 @@ def test_the_readme_shows_what_the_issue_names():
     assert 'pip install -e ".[test]" -c constraints.txt && pytest' in README
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[c.split("/", 2)[2][:50] for c in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS, ids=[c.split("/")[-1][:50] for c in COMMANDS])
 def test_commands(command, folder):
     if "resume=" in command and not (folder / "runs" / "mine").exists():
         run(small(next(c for c in COMMANDS if "run.dir=runs/mine" in c)), folder)
