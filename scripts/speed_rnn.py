@@ -1,9 +1,13 @@
-"""How fast the recurrent files are on SMAX, against JaxMARL's: ``python scripts/speed_rnn.py [--json figures.json]``.
+"""How fast the recurrent files are against JaxMARL's: ``python scripts/speed_rnn.py [--json figures.json]``.
 
-JaxMARL's sizes (2s3z, 128 environments x 128 steps, 4 epochs x 4 minibatches, a dense layer and a GRU of 128 units) and
-its own way of doing it, re-created (scripts/reference_rnn.py), take turns in one process; the best of several calls
-counts. Networks have the same layers (IPPO one memory with two heads, by ``share_torso``), but for our central critic,
-which reads a row per environment where JaxMARL's reads one per agent.
+JaxMARL's sizes and its own way of doing it, re-created, take turns with ours in one process; the best of several calls
+counts.
+
+- MAPPO and IPPO on SMAX (2s3z, 128 environments x 128 steps, 4 epochs x 4 minibatches, a dense layer and a GRU of 128
+  units; scripts/reference_rnn.py). Networks have the same layers (IPPO one memory with two heads, by ``share_torso``),
+  but for our central critic, which reads a row per environment where JaxMARL's reads one per agent.
+- QMIX on simple_spread (8 environments x 26 steps, 32 sequences per gradient step, a GRU of 64 units, hypernetworks of
+  128; scripts/reference_qmix.py). Timed with learning under way.
 """
 
 from __future__ import annotations
@@ -15,32 +19,47 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import reference_qmix
 import reference_rnn
 from speed import Program, numbers, prepare, race, training
 
 import envs
 from baselines.ippo import ippo_rnn_smax as ippo
 from baselines.mappo import mappo_rnn_smax as mappo
+from baselines.qmix import qmix_rnn_mpe as qmix
 from shoal import sharding
 from shoal.models import Model
 from shoal.progress import human, show_table
 
 SIZES = {"num_envs": 128, "rollout_length": 128, "epochs": 4, "minibatches": 4}
+QMIX = {"num_envs": 8, "rollout_length": 26, "batch_size": 32}
 
 
-def ours(central: bool, task: str, runs: int, updates: int) -> Program:
-    """The same sizes here: a critic with a memory of its own on the global state if ``central``, else a second head."""
+def ours(name: str, task: str, runs: int, updates: int) -> Program:
+    """The same sizes here."""
+    if name == "qmix":
+        network = Model("gru", widths=(64,), hidden=64, activation="relu")
+        sizes = {"buffer_size": 130_000, "learning_starts": 0, "mixer_width": 32, "hyper_width": 128}
+        config = qmix.Config(q=network, target_interval=200, **QMIX, **sizes)
+        return training(qmix, config, envs.make("mpe/simple_spread"), runs, updates)
     network = Model("gru", widths=(128,), hidden=128, after=(128,), activation="relu")
-    module = mappo if central else ippo
-    shared = {} if central else {"share_torso": True}
-    config = module.Config(actor=network, critic=network, **shared, **SIZES)
-    return training(module, config, envs.make(f"smax/{task}"), runs, updates)
+    if name == "mappo":
+        return training(
+            mappo, mappo.Config(actor=network, critic=network, **SIZES), envs.make(f"smax/{task}"), runs, updates
+        )
+    config = ippo.Config(actor=network, critic=network, share_torso=True, **SIZES)
+    return training(ippo, config, envs.make(f"smax/{task}"), runs, updates)
 
 
-def reference(central: bool, task: str, runs: int, updates: int) -> Program:
+def reference(name: str, task: str, runs: int, updates: int) -> Program:
     """JaxMARL's manner: one run as ``jit(train)``, several as ``jit(vmap(train))``."""
-    preset = reference_rnn.MAPPO if central else reference_rnn.IPPO
-    init, update = reference_rnn.make(replace(preset, env=task, **SIZES))
+    if name == "qmix":
+        init, update = reference_qmix.make(reference_qmix.Config(learning_starts=0))
+        sizes = QMIX
+    else:
+        preset = reference_rnn.MAPPO if name == "mappo" else reference_rnn.IPPO
+        init, update = reference_rnn.make(replace(preset, env=task, **SIZES))
+        sizes = SIZES
     keys = jax.random.split(jax.random.PRNGKey(0), runs)
     state = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
 
@@ -49,7 +68,7 @@ def reference(central: bool, task: str, runs: int, updates: int) -> Program:
 
     if runs == 1:
         state = jax.tree.map(lambda x: x[0], state)
-    steps = runs * updates * SIZES["num_envs"] * SIZES["rollout_length"]
+    steps = runs * updates * sizes["num_envs"] * sizes["rollout_length"]
     return prepare("reference", chunk if runs == 1 else jax.vmap(chunk), state, steps=steps, carries=True)
 
 
@@ -58,9 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="2s3z")
     parser.add_argument("--runs", type=numbers, default="1", help="numbers of runs, comma-separated")
-    parser.add_argument("--algorithms", default="mappo,ippo")
+    parser.add_argument("--algorithms", default="mappo,ippo,qmix")
     parser.add_argument("--reference-runs", type=int, default=1, help="the most that the reference is asked for")
-    parser.add_argument("--updates", type=int, default=1, help="in one timed call")
+    parser.add_argument("--updates", type=int, default=1, help="in one timed call; of QMIX 200 times as many")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path, help="store the figures here")
     options = parser.parse_args()
@@ -70,7 +89,8 @@ def main() -> None:
     for name in options.algorithms.split(","):
         for runs in options.runs:
             makers = [ours, reference] if runs <= options.reference_runs else [ours]
-            programs = [make(name == "mappo", options.task, runs, options.updates) for make in makers]
+            updates = options.updates * (200 if name == "qmix" else 1)
+            programs = [make(name, options.task, runs, updates) for make in makers]
             race(programs, options.repetitions)
             for program in programs:
                 ratio = programs[0].speed / program.speed
@@ -83,7 +103,7 @@ def main() -> None:
     for f in figures:
         seconds = [f"{f['lower_seconds']:.1f}", f"{f['compile_seconds']:.1f}"]
         rows.append([f["algorithm"], f["name"], str(f["runs"]), human(f["speed"]), f"{f['ours']:.2f}x", *seconds])
-    show_table(rows, f"Recurrent, smax/{options.task}, JaxMARL's sizes")
+    show_table(rows, f"Recurrent, smax/{options.task} (QMIX: mpe/simple_spread), JaxMARL's sizes")
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2))
 
