@@ -276,7 +276,7 @@ def rollout(
         return (env_state, after), (made, after)
 
     carry, (transitions, timesteps) = jax.lax.scan(step, (state.env_state, state.timestep), (noise, step_keys))
-    items = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), transitions)
+    items = jax.tree.map(lambda x: x.reshape(steps * num_envs, *x.shape[2:]), transitions)
     return state.replace(env_state=carry[0], timestep=carry[1]), items, timesteps
 
 
@@ -337,7 +337,7 @@ def loss(
         "q_value": q.mean(axis=0),
         "td_error": size,
         "entropy": entropy,
-        "alpha": jnp.broadcast_to(alpha, alive.shape),
+        "temperature": jnp.broadcast_to(alpha, alive.shape),
     }
     metrics = {"loss": total} | by_group(terms, alive, setup.env)
     return total, (metrics, size.sum(-1) / jnp.maximum(alive.sum(-1), 1))
