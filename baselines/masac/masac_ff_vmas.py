@@ -2,8 +2,8 @@
 
     min_theta  E[ (Q_k(s, a)_i - y_i)^2 ],   y_i = r_i + gamma V_i(s'),   k = 1, 2: twins, each on its own
     V_i(s) = E_{a ~ pi}[ min_k Q_k'(s, a)_i - alpha_i log pi(a_i | o_i) ],   Q' follows Q by tau
-    max_phi  E_{a_i ~ pi}[ min_k Q_k(s, a_i, a_-i)_i - alpha_i log pi(a_i | o_i) ],   a_-i as they were
-    alpha moves the entropy of each team to its target
+    max_phi  E_{a_i ~ pi}[ min_k Q_k(s, a_i, a_-i)_i - alpha_i log pi(a_i | o_i) ],   a_-i from replay
+    min_alpha  E[ log alpha_i (H(pi_i) - H*_i) ],   one alpha for each team
 
 ``algo.critic`` reads everyone's actions beside the state or all observations (``central``: MASAC), or the agent's own
 (``local``: ISAC). A discrete critic reads the others' actions and says a value for each of the own, over which the
@@ -183,7 +183,7 @@ class Setup:
         return jnp.where(mask, jnp.tanh(raw), 0.0)
 
     def choose(self, params: Any, x: Step, noise: chex.Array) -> Choice:
-        """What the policy does in ``x``, by ``noise [..., A, N]``; bounds of width 2 stand for the environment's."""
+        """What the policy does in ``x``, by ``noise [..., A, N]``."""
         pi = self.policy(params, x)
         if self.discrete:
             action = self.vector(pi.sample_from(noise), x.action_mask)
@@ -199,10 +199,10 @@ class Setup:
         seen = (x.obs, x.state, x.alive, action)
         if self.discrete:
             own = jnp.zeros_like(action)
-        rows = self.view(*seen) if own is None else self.view.own(*seen, own)
-        policy_of, pick = (
-            (self.view.policy_of_row, self.view.of_agents) if own is None else (self.policy_of, self.view.of_own)
-        )
+        if own is None:
+            rows, policy_of, pick = self.view(*seen), self.view.policy_of_row, self.view.of_agents
+        else:
+            rows, policy_of, pick = self.view.own(*seen, own), self.policy_of, self.view.of_own
         twins = [jax.tree.map(lambda leaf, k=k: leaf[k], q) for k in range(1 + self.config.twin)]
         return jnp.stack([pick(networks.apply_policies(self.q, one, policy_of, rows, None)) for one in twins])
 
@@ -212,9 +212,8 @@ def optimisers(hypers: Hypers, progress: chex.Numeric = 0.0) -> dict[str, optax.
     left = 1.0 + progress * (hypers.lr_end - 1.0)
 
     def adam(lr):
-        return optax.flatten(
-            optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(left * lr, eps=1e-5))
-        )
+        clip = optax.clip_by_global_norm(hypers.max_grad_norm)
+        return optax.flatten(optax.chain(clip, optax.adam(left * lr, eps=1e-5)))
 
     return {"actor": adam(hypers.lr), "q": adam(hypers.critic_lr), "log_alpha": adam(hypers.alpha_lr)}
 
@@ -248,7 +247,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         updates=jnp.int32(0),
         key=key,
     )
-    items = jax.eval_shape(lambda: rollout(state, jax.random.split(key, 3), setup)[1])
+    items = jax.eval_shape(lambda: rollout(state, list(jax.random.split(key, 3)), setup)[1])
     return state.replace(buffer=setup.replay.init(items))
 
 
@@ -287,7 +286,7 @@ def temperature(params: Any, hypers: Hypers, setup: Setup) -> chex.Array:
 
 
 def target_entropy(mask: chex.Array, hypers: Hypers, setup: Setup) -> chex.Array:
-    """``[..., A]`` of ``mask [..., A, N]``; the density is that on ``[-1, 1]``, whatever the bounds."""
+    """``[..., A]`` of ``mask [..., A, N]``; densities are those on ``[-1, 1]``, without the bounds' constant volume."""
     count = mask.sum(-1)
     return hypers.target_entropy * (jnp.log(jnp.maximum(count, 1)) if setup.discrete else -1.0 * count)
 
@@ -323,20 +322,18 @@ def loss(
 
     entropy = -choice.expect(choice.log_prob)
     surplus = jax.lax.stop_gradient(entropy) - target_entropy(step.action_mask, hypers, setup)
-    alpha_loss = (
-        jnp.log(temperature(params, hypers, setup)) * surplus if setup.config.auto_alpha else jnp.zeros_like(surplus)
-    )
 
     total = mean_by(setup.policy_of, q_loss + policy_loss, alive).sum()
-    total += mean_by(setup.env.group_ids, alpha_loss, alive).sum()
+    if setup.config.auto_alpha:
+        total += (params["log_alpha"] * mean_by(setup.env.group_ids, surplus, alive)).sum()
     size = jnp.where(alive, jnp.abs(error).mean(axis=0), 0.0)
     terms = {
         "q_loss": q_loss,
         "policy_loss": policy_loss,
-        "alpha_loss": alpha_loss,
         "q_value": q.mean(axis=0),
         "td_error": size,
         "entropy": entropy,
+        "entropy_surplus": surplus,
         "temperature": jnp.broadcast_to(alpha, alive.shape),
     }
     metrics = {"loss": total} | by_group(terms, alive, setup.env)

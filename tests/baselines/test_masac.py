@@ -475,17 +475,13 @@ OPTIONS = {
     "others": "policy",
     "auto_alpha": False,
     "replay": "prioritised",
-    "sharing": "group",
     "agent_id": False,
-    "actor": Model("deepsets", (8,)),
-    "gradient_steps": 1,
-    "learning_starts": 60,
 }
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_changes_something_and_breaks_nothing(option):
-    kind = "discrete" if option in ("critic", "sharing", "replay") else "continuous"
+    kind = "discrete" if option in ("critic", "replay") else "continuous"
     state, metrics = trained(kind, **{option: OPTIONS[option]})
     assert finite((state.params, metrics))
     assert differ(state.params, trained(kind)[0].params)
@@ -520,7 +516,7 @@ def test_nothing_is_learnt_before_learning_starts():
 def test_teams_have_temperatures_and_metrics_of_their_own():
     state, metrics = trained("discrete")
     assert state.params["log_alpha"].shape == (2,)
-    names = {"q_loss", "policy_loss", "alpha_loss", "q_value", "entropy", "temperature", "episode_return"}
+    names = {"q_loss", "policy_loss", "q_value", "entropy_surplus", "entropy", "temperature", "episode_return"}
     assert {f"{name}{group}" for name in names for group in ("", "/red", "/blue")} <= set(metrics)
     assert not np.allclose(metrics["temperature/red"], metrics["temperature/blue"])
 
