@@ -3,7 +3,7 @@
     min_theta  E[ (Q_k(s, a)_i - y_i)^2 ],   y_i = r_i + gamma V_i(s'),   k = 1, 2: twins, each on its own
     V_i(s) = E_{a ~ pi}[ min_k Q_k'(s, a)_i - alpha_i log pi(a_i | o_i) ],   Q' follows Q by tau
     max_phi  E_{a_i ~ pi}[ min_k Q_k(s, a_i, a_-i)_i - alpha_i log pi(a_i | o_i) ],   a_-i from replay
-    min_alpha  E[ log alpha_i (H(pi_i) - H*_i) ],   one alpha for each team
+    min_alpha  E[ log alpha_i (H(pi_i) - H*_i) ],   one alpha for each team or independent agent
 
 ``algo.critic`` reads everyone's actions beside the state or all observations (``central``: MASAC), or the agent's own
 (``local``: ISAC). A discrete critic reads the others' actions and says a value for each of the own, over which the
@@ -16,8 +16,8 @@ truncated episode bootstraps from its true last observation.
     python baselines/masac/masac_ff_vmas.py algo.critic=local env=mpe/simple_speaker_listener
     python baselines/masac/masac_ff_vmas.py seeds=4 sweep.lr=[5e-4,1e-3] sweep.target_entropy=[0.5,1]
 
-Shapes: T time, E environments, A agents, O observation, S state, N actions, P policies, G teams, B transitions,
-Z values of an own action: N if discrete, else 1.
+Shapes: T time, E environments, A agents, O observation, S state, N actions, P policies, G temperatures,
+B transitions, Z values of an own action: N if discrete, else 1.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ class Setup:
     view: ActionView
     replay: replay.Replay
     policy_of: np.ndarray  # [A]
+    alpha_of: np.ndarray  # [A] teams, but agents if each has parameters of its own
 
     @property
     def num_updates(self) -> int:
@@ -234,7 +235,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         "q": jax.vmap(lambda k: networks.init_policies(setup.q, k, policies, row, None))(twins),
     }
     if config.auto_alpha:
-        params["log_alpha"] = jnp.full(len(setup.env.group_names), jnp.log(jnp.maximum(hypers.alpha, 1e-8)))
+        params["log_alpha"] = jnp.full(setup.alpha_of.max() + 1, jnp.log(jnp.maximum(hypers.alpha, 1e-8)))
     env_state, timestep = setup.vec.reset(env_key)
     optimise = optimisers(hypers)
     state = TrainState(
@@ -281,8 +282,8 @@ def rollout(
 
 def temperature(params: Any, hypers: Hypers, setup: Setup) -> chex.Array:
     """``[A]``: what an agent pays for certainty."""
-    groups = setup.env.group_ids
-    return jnp.exp(params["log_alpha"])[groups] if setup.config.auto_alpha else jnp.full(len(groups), hypers.alpha)
+    of = setup.alpha_of
+    return jnp.exp(params["log_alpha"])[of] if setup.config.auto_alpha else jnp.full(len(of), hypers.alpha)
 
 
 def target_entropy(mask: chex.Array, hypers: Hypers, setup: Setup) -> chex.Array:
@@ -325,7 +326,7 @@ def loss(
 
     total = mean_by(setup.policy_of, q_loss + policy_loss, alive).sum()
     if setup.config.auto_alpha:
-        total += (params["log_alpha"] * mean_by(setup.env.group_ids, surplus, alive)).sum()
+        total += (params["log_alpha"] * mean_by(setup.alpha_of, surplus, alive)).sum()
     size = jnp.where(alive, jnp.abs(error).mean(axis=0), 0.0)
     terms = {
         "q_loss": q_loss,
@@ -422,6 +423,7 @@ def make(config: Config, env: Env) -> Algorithm:
         view=view,
         replay=replay.make(config.replay, config.buffer_size, 1, config.batch_size, added),
         policy_of=policy_of,
+        alpha_of=policy_of if config.sharing == "independent" else env.group_ids,
     )
     return Algorithm(
         init=partial(init, setup=setup),
