@@ -76,11 +76,20 @@ class Normal(distrax.Normal):
 
     def __init__(self, mean: chex.Array, log_std: chex.Array, mask: chex.Array, squash: bool):
         super().__init__(loc=mean, scale=jnp.exp(log_std))
-        self.mask, self.squash = mask, squash
+        self.log_std, self.mask, self.squash = log_std, mask, squash
 
     def sample_from(self, noise: chex.Array) -> chex.Array:
         """``noise`` is standard normal, ``[..., N]``."""
         return self.loc + self.scale * noise
+
+    def sample_and_log_prob(self, noise: chex.Array) -> tuple[chex.Array, chex.Array]:
+        """A raw action, and the log density on ``(-1, 1)`` of what tanh makes of it, both with their gradients.
+
+        .. math:: \\log p(\\tanh u) = \\log N(u; \\mu, \\sigma) - \\log(1 - \\tanh^2 u), \\qquad u = \\mu + \\sigma \\epsilon
+        """
+        raw = self.sample_from(noise)
+        log_normal = -0.5 * (jnp.square(noise) + jnp.log(2.0 * jnp.pi)) - self.log_std
+        return raw, jnp.where(self.mask, log_normal - _log_tanh_slope(raw), 0.0).sum(-1)
 
     def log_prob(self, value: chex.Array) -> chex.Array:
         """Of a raw action, without the change of variables (which cancels in a ratio)."""

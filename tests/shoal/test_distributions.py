@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,3 +136,36 @@ def test_squashing_lowers_the_entropy():
     squashed = distributions.policy(space, outputs, mask, "tanh_normal").entropy()
     clipped = distributions.policy(space, outputs, mask, "clipped_normal").entropy()
     assert squashed < clipped
+
+
+def test_the_density_of_a_squashed_sample_is_that_of_distrax_and_sums_to_one():
+    space, mask = Continuous.box((2, 1), -3.0, 1.0), jnp.array([[True, True], [True, False]])
+    outputs = 0.8 * jax.random.normal(jax.random.PRNGKey(0), (2, 4))
+    noise = distributions.noise(jax.random.PRNGKey(1), space, (200,))
+    pi = distributions.policy(space, outputs, mask)
+    raw, log_prob = pi.sample_and_log_prob(noise)
+    np.testing.assert_allclose(raw, pi.sample_from(noise))
+    squashed = distrax.Transformed(distrax.Normal(pi.loc, pi.scale), distrax.Tanh())
+    expected = np.where(mask, squashed.log_prob(jnp.tanh(raw)), 0.0).sum(-1)
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-3, atol=1e-3)
+
+    actions = np.linspace(-1.0, 1.0, 200_001)[1:-1]
+    fine = (np.arctanh(actions)[:, None] - pi.loc[1, :1]) / pi.scale[1, :1]  # the agent of one dimension
+    one = distributions.Normal(pi.loc[1, :1], pi.log_std[1, :1], jnp.array([True]), squash=True)
+    density = np.exp(one.sample_and_log_prob(fine)[1])
+    np.testing.assert_allclose(np.trapezoid(density, actions), 1.0, atol=1e-3)
+
+
+def test_the_density_of_a_squashed_sample_is_finite_far_out_and_has_the_gradient_of_its_parameters():
+    mask, noise = jnp.array([True]), jnp.array([0.7])
+
+    def log_prob(mean, log_std):
+        return distributions.Normal(mean[None], log_std[None], mask, squash=True).sample_and_log_prob(noise)[1]
+
+    for mean, log_std in ((0.3, -0.5), (60.0, 0.0), (-60.0, 2.0), (0.0, -5.0)):
+        value, grads = jax.value_and_grad(log_prob, argnums=(0, 1))(mean * jnp.ones(()), log_std * jnp.ones(()))
+        raw = mean + np.exp(log_std) * 0.7
+        slope = -2.0 * np.log(np.cosh(raw))
+        np.testing.assert_allclose(value, stats.norm.logpdf(0.7) - log_std - slope, rtol=1e-4)
+        to_mean = 2.0 * np.tanh(raw)
+        np.testing.assert_allclose(grads, (to_mean, -1.0 + to_mean * np.exp(log_std) * 0.7), rtol=1e-4, atol=1e-5)
