@@ -115,7 +115,7 @@ class Seen(struct.PyTreeNode):
     """What is known before acting."""
 
     obs: chex.Array  # [..., A, O]
-    state: chex.Array  # [..., S], or nothing where no critic reads it
+    state: chex.Array | None  # [..., S] if a critic reads it
     action_mask: chex.Array  # [..., A, N]
     alive: chex.Array  # [..., A]
 
@@ -178,6 +178,12 @@ class Setup:
         """How fast noise forgets."""
         return OU_THETA if self.config.noise == "ou" else 1.0
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What networks read, and how long it is."""
+        sizes = {"obs": self.env.obs_size, "state": self.env.state_size}
+        return sizes if self.view.kind == "state" else {"obs": sizes["obs"]}
+
     def no_noise(self, num_envs: int) -> chex.Array:
         """What the noise of ``num_envs`` environments is before the first step."""
         return jnp.zeros((num_envs, self.env.num_agents, self.env.action_space.size))
@@ -188,14 +194,13 @@ class Setup:
     def final(self, t: VecTimeStep) -> Seen:
         return Seen(t.final_obs, self._read(t.final_state), t.final_action_mask, t.final_alive)
 
-    def _read(self, state: chex.Array) -> chex.Array:
-        return state if self.view.kind == "state" else state[..., :0]  # replay need not keep it
+    def _read(self, state: chex.Array) -> chex.Array | None:
+        return state if self.view.kind == "state" else None  # replay need not keep it
 
     def normalised(self, stats: dict[str, normalisation.Stats], x: Seen) -> Seen:
         if not self.config.normalise_obs:
             return x
-        obs, state = normalisation.apply(stats["obs"], x.obs), normalisation.apply(stats["state"], x.state)
-        return x.replace(obs=obs, state=state)
+        return x.replace(**{name: normalisation.apply(stats[name], getattr(x, name)) for name in stats})
 
     def policy(self, params: Any, x: Seen) -> chex.Array:
         """What every agent's policy says, ``[..., A, N]``: before tanh, or logits."""
@@ -253,10 +258,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         params=params,
         target=params,
         opt_state={name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
-        obs_stats={
-            "obs": normalisation.init(env.obs_size),
-            "state": normalisation.init(setup.seen(timestep).state.shape[-1]),
-        },
+        obs_stats={name: normalisation.init(size) for name, size in setup.sizes.items()},
         buffer=None,
         env_state=env_state,
         timestep=timestep,
@@ -442,26 +444,27 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     return state, jax.tree.map(lambda x: jnp.where(ready, x.mean(), 0.0), metrics)
 
 
+def follow(stats: dict[str, normalisation.Stats], x: Seen) -> dict[str, normalisation.Stats]:
+    """The statistics after ``x [T, E, ...]``, of living agents and of states."""
+    everything = x.alive.any(-1)  # [T, E]
+    counted = {"obs": x.alive, "state": everything}
+    return {name: normalisation.update(stats[name], getattr(x, name), counted[name]) for name in stats}
+
+
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout into replay, then learning from replay."""
     key, learn_key, *rollout_keys = jax.random.split(state.key, 6)
     state, items, transitions = collect(state, rollout_keys, hypers, setup)
     state = state.replace(buffer=setup.replay.add(state.buffer, items))
     if setup.config.normalise_obs:
-        seen, stats = transitions.seen, state.obs_stats
-        there = jnp.ones((*seen.state.shape[:-1], 1), bool)
-        stats = {
-            "obs": normalisation.update(stats["obs"], seen.obs, seen.alive),
-            "state": normalisation.update(stats["state"], seen.state[..., None, :], there),
-        }
-        state = state.replace(obs_stats=stats)
+        state = state.replace(obs_stats=follow(state.obs_stats, transitions.seen))
     state, metrics = learn(state, learn_key, hypers, setup)
     state = state.replace(updates=state.updates + 1, key=key)
     return state, metrics | {"noise": state.noise_scale} | episode_metrics(transitions.next, setup.env)
 
 
 def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[Any, chex.Array]:
-    """The environment's action for ``timestep [E, ...]``: the policy's own, or noisy as in training unless ``greedy``."""
+    """The environment's action for ``timestep [E, ...]``: noisy as in training unless ``greedy``."""
     x = setup.normalised(policy["obs_stats"], setup.seen(timestep))
     outputs, space = setup.policy(policy, x), setup.env.action_space
     if greedy:
