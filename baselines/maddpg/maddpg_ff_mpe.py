@@ -69,7 +69,7 @@ class Config:
     agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
     actor: Model = setting(Model(activation="relu"))  # the network of the policy
     q: Model = setting(Model(activation="relu"))  # and that of the critic
-    normalise_obs: bool = setting(False)  # by running mean and standard deviation
+    normalise_obs: bool = setting(False)  # by running mean and standard deviation; a state stays as it is
 
 
 class Hypers(struct.PyTreeNode):
@@ -138,11 +138,19 @@ class Experience(struct.PyTreeNode):
     next: Seen  # [B, ...] after the last of the steps
 
 
+class Learner(struct.PyTreeNode):
+    """What gradient steps change."""
+
+    params: dict[str, Any]  # of "actor", [P, ...], and "critic", [C, P, ...]
+    target: dict[str, Any]  # the same, following slowly
+    opt_state: dict[str, optax.OptState]  # the same
+
+
 class TrainState(struct.PyTreeNode):
     params: dict[str, Any]  # of "actor", [P, ...], and "critic", [C, P, ...]
     target: dict[str, Any]  # the same, following slowly
     opt_state: dict[str, optax.OptState]  # the same
-    obs_stats: dict[str, normalisation.Stats]  # of "obs" and "state", [O] and [S]
+    obs_stats: normalisation.Stats  # [O]
     buffer: Any
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...]
@@ -178,12 +186,6 @@ class Setup:
         """How fast noise forgets."""
         return OU_THETA if self.config.noise == "ou" else 1.0
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """What networks read, and how long it is."""
-        sizes = {"obs": self.env.obs_size, "state": self.env.state_size}
-        return sizes if self.view.kind == "state" else {"obs": sizes["obs"]}
-
     def no_noise(self, num_envs: int) -> chex.Array:
         """What the noise of ``num_envs`` environments is before the first step."""
         return jnp.zeros((num_envs, self.env.num_agents, self.env.action_space.size))
@@ -197,10 +199,8 @@ class Setup:
     def _read(self, state: chex.Array) -> chex.Array | None:
         return state if self.view.kind == "state" else None  # replay need not keep it
 
-    def normalised(self, stats: dict[str, normalisation.Stats], x: Seen) -> Seen:
-        if not self.config.normalise_obs:
-            return x
-        return x.replace(**{name: normalisation.apply(stats[name], getattr(x, name)) for name in stats})
+    def normalised(self, stats: normalisation.Stats, x: Seen) -> Seen:
+        return x.replace(obs=normalisation.apply(stats, x.obs)) if self.config.normalise_obs else x
 
     def policy(self, params: Any, x: Seen) -> chex.Array:
         """What every agent's policy says, ``[..., A, N]``: before tanh, or logits."""
@@ -258,7 +258,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         params=params,
         target=params,
         opt_state={name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
-        obs_stats={name: normalisation.init(size) for name, size in setup.sizes.items()},
+        obs_stats=normalisation.init(env.obs_size),
         buffer=None,
         env_state=env_state,
         timestep=timestep,
@@ -390,65 +390,57 @@ def actor_loss(
     return total, by_group({"actor_loss": loss, "action_size": size}, seen.alive, setup.env)
 
 
-def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
-    """Gradient steps on transitions from replay; nothing changes before ``learning_starts``."""
-    config = setup.config
-    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
-    decay = 1.0 + progress * (hypers.lr_end - 1.0)
-    optimise = {"actor": optimiser(hypers, decay * hypers.lr), "critic": optimiser(hypers, decay * hypers.critic_lr)}
+def descend(learner: Learner, name: str, grads: Any, progress: chex.Numeric, hypers: Hypers) -> Learner:
+    """One step of the ``actor`` or the ``critic``."""
+    lr = (hypers.lr if name == "actor" else hypers.critic_lr) * (1.0 + progress * (hypers.lr_end - 1.0))
+    move, moments = by_policy(name, optimiser(hypers, lr).update)(grads, learner.opt_state[name])
+    params = learner.params | {name: optax.apply_updates(learner.params[name], move)}
+    return learner.replace(params=params, opt_state=learner.opt_state | {name: moments})
 
-    def descend(name, learner, grads):
-        params, target, opt_state = learner
-        move, moments = by_policy(name, optimise[name].update)(grads, opt_state[name])
-        params = params | {name: optax.apply_updates(params[name], move)}
-        return params, target, opt_state | {name: moments}
 
-    def critic_step(learner, inputs):
-        (params, target, _), (batch, weight, noise) = learner, inputs
+def learn_step(learner: Learner, inputs: Any, progress: chex.Numeric, hypers: Hypers, setup: Setup):
+    """``policy_delay`` steps of the critic, then one of policy and targets on the last of their batches."""
+    batches, noise = inputs
+
+    def critic_step(learner, batch):
         gradient = jax.grad(critic_loss, has_aux=True)
-        grads, (metrics, priority) = gradient(params["critic"], target, batch, weight, noise, hypers, setup)
-        return descend("critic", learner, grads), (metrics, priority)
+        grads, aux = gradient(learner.params["critic"], learner.target, *batch, hypers, setup)
+        return descend(learner, "critic", grads, progress, hypers), aux
 
-    def policy_step(learner, inputs):
-        """``policy_delay`` steps of the critic, one of policy and targets on the last of their batches."""
-        (batches, weights, noises), noise = inputs
-        learner, (metrics, priority) = jax.lax.scan(critic_step, learner, (batches, weights, noises))
-        batch = jax.tree.map(lambda x: x[-1], batches)
-        gradient = jax.grad(actor_loss, has_aux=True)
-        grads, actor_metrics = gradient(learner[0]["actor"], learner[0]["critic"], batch, noise, hypers, setup)
-        params, target, opt_state = descend("actor", learner, grads)
-        target = optax.incremental_update(params, target, hypers.tau)
-        return (params, target, opt_state), (metrics | actor_metrics, priority)
+    learner, (metrics, priority) = jax.lax.scan(critic_step, learner, batches)
+    items = jax.tree.map(lambda x: x[-1], batches[0])
+    gradient = jax.grad(actor_loss, has_aux=True)
+    grads, actor_metrics = gradient(learner.params["actor"], learner.params["critic"], items, noise, hypers, setup)
+    learner = descend(learner, "actor", grads, progress, hypers)
+    learner = learner.replace(target=optax.incremental_update(learner.params, learner.target, hypers.tau))
+    return learner, (metrics | actor_metrics, priority)
 
-    sample_key, target_key, actor_key = jax.random.split(key, 3)
-    rounds, space = config.gradient_steps // config.policy_delay, setup.env.action_space
-    sample_keys = jax.random.split(sample_key, config.gradient_steps)
-    samples = jax.vmap(lambda k: setup.replay.sample(state.buffer, k, hypers.priority_beta))(sample_keys)  # [G, B, ...]
-    batches = samples.items.replace(
-        seen=setup.normalised(state.obs_stats, samples.items.seen),
-        next=setup.normalised(state.obs_stats, samples.items.next),
+
+def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
+    """Gradient steps on transitions from replay, drawn all at once; nothing changes before ``learning_starts``."""
+    config, space, rounds = (
+        setup.config,
+        setup.env.action_space,
+        setup.config.gradient_steps // setup.config.policy_delay,
     )
-    noises = distributions.noise(target_key, space, (config.gradient_steps, config.batch_size))
-    inputs = jax.tree.map(
-        lambda x: x.reshape(rounds, config.policy_delay, *x.shape[1:]), (batches, samples.weight, noises)
-    )
+    target_key, actor_key, *sample_keys = jax.random.split(key, 2 + config.gradient_steps)
+    sample = partial(setup.replay.sample, state.buffer, beta=hypers.priority_beta)
+    samples = jax.vmap(sample)(jnp.stack(sample_keys))  # [G, B, ...]
+    noise = distributions.noise(target_key, space, (config.gradient_steps, config.batch_size))
     actor_noise = distributions.noise(actor_key, space, (rounds, config.batch_size))
-    learner = (state.params, state.target, state.opt_state)
-    new, (metrics, priority) = jax.lax.scan(policy_step, learner, (inputs, actor_noise))
+    seen, after = (setup.normalised(state.obs_stats, x) for x in (samples.items.seen, samples.items.next))
+    batches = (samples.items.replace(seen=seen, next=after), samples.weight, noise)
+    batches = jax.tree.map(lambda x: x.reshape(rounds, config.policy_delay, *x.shape[1:]), batches)
+    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
+    old = Learner(state.params, state.target, state.opt_state)
+    step = partial(learn_step, progress=progress, hypers=hypers, setup=setup)
+    new, (metrics, priority) = jax.lax.scan(step, old, (batches, actor_noise))
 
     env_steps = (state.updates + 1) * config.num_envs * config.rollout_length
     ready = (env_steps >= config.learning_starts) & (setup.replay.count(state.buffer) >= config.batch_size)
-    params, target, opt_state = select(ready, new, learner)
     buffer = setup.replay.reprioritise(state.buffer, samples.index.reshape(-1), priority.reshape(-1), ready)
-    state = state.replace(params=params, target=target, opt_state=opt_state, buffer=buffer)
+    state = state.replace(buffer=buffer, **vars(select(ready, new, old)))
     return state, jax.tree.map(lambda x: jnp.where(ready, x.mean(), 0.0), metrics)
-
-
-def follow(stats: dict[str, normalisation.Stats], x: Seen) -> dict[str, normalisation.Stats]:
-    """The statistics after ``x [T, E, ...]``, of living agents and of states."""
-    everything = x.alive.any(-1)  # [T, E]
-    counted = {"obs": x.alive, "state": everything}
-    return {name: normalisation.update(stats[name], getattr(x, name), counted[name]) for name in stats}
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
@@ -457,7 +449,8 @@ def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState,
     state, items, transitions = collect(state, rollout_keys, hypers, setup)
     state = state.replace(buffer=setup.replay.add(state.buffer, items))
     if setup.config.normalise_obs:
-        state = state.replace(obs_stats=follow(state.obs_stats, transitions.seen))
+        seen = transitions.seen
+        state = state.replace(obs_stats=normalisation.update(state.obs_stats, seen.obs, seen.alive))
     state, metrics = learn(state, learn_key, hypers, setup)
     state = state.replace(updates=state.updates + 1, key=key)
     return state, metrics | {"noise": state.noise_scale} | episode_metrics(transitions.next, setup.env)
