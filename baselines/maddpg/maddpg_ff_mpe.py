@@ -146,10 +146,7 @@ class Learner(struct.PyTreeNode):
     opt_state: dict[str, optax.OptState]  # the same
 
 
-class TrainState(struct.PyTreeNode):
-    params: dict[str, Any]  # of "actor", [P, ...], and "critic", [C, P, ...]
-    target: dict[str, Any]  # the same, following slowly
-    opt_state: dict[str, optax.OptState]  # the same
+class TrainState(Learner):
     obs_stats: normalisation.Stats  # [O]
     buffer: Any
     env_state: EpisodeState  # [E, ...]
@@ -368,7 +365,7 @@ def critic_loss(
     total = mean_by(setup.policy_of, weight[:, None] * error.sum(0), alive).sum()
     surprise = jnp.where(alive, jnp.abs(value - expected), 0.0)
     terms = {"critic_loss": error.sum(0), "q_value": value, "td_error": surprise}
-    metrics = by_group(terms, alive, setup.env)
+    metrics = {"loss": total} | by_group(terms, alive, setup.env)
     return total, (metrics, surprise.sum(-1) / jnp.maximum(alive.sum(-1), 1))
 
 
@@ -418,11 +415,8 @@ def learn_step(learner: Learner, inputs: Any, progress: chex.Numeric, hypers: Hy
 
 def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """Gradient steps on transitions from replay, drawn all at once; nothing changes before ``learning_starts``."""
-    config, space, rounds = (
-        setup.config,
-        setup.env.action_space,
-        setup.config.gradient_steps // setup.config.policy_delay,
-    )
+    config, space = setup.config, setup.env.action_space
+    rounds = config.gradient_steps // config.policy_delay
     target_key, actor_key, *sample_keys = jax.random.split(key, 2 + config.gradient_steps)
     sample = partial(setup.replay.sample, state.buffer, beta=hypers.priority_beta)
     samples = jax.vmap(sample)(jnp.stack(sample_keys))  # [G, B, ...]

@@ -89,7 +89,7 @@ def prepare(kind: str, **changes) -> SimpleNamespace:
 @pytest.mark.parametrize("n_step", [1, 3])
 @each_kind
 def test_targets_are_those_of_a_plain_loop_with_deaths_and_endings(kind, n_step):
-    prepared = prepare(kind, n_step=n_step)
+    prepared = prepare(kind, **{"n_step": n_step} if n_step > 1 else {})
     setup, hypers, state, step = prepared.setup, prepared.hypers, prepared.state, prepared.transitions.next
     final = setup.final(step)  # [T, E, ...]
     outputs = setup.policy(state.target, final)
@@ -115,7 +115,7 @@ def test_targets_are_those_of_a_plain_loop_with_deaths_and_endings(kind, n_step)
 
 
 def test_a_successor_is_the_true_one_and_not_the_next_episodes():
-    prepared = prepare("discrete", n_step=1)
+    prepared = prepare("discrete")
     step = prepared.transitions.next
     truncated = np.asarray(step.truncated).reshape(-1)
     kept = np.asarray(prepared.items.next.obs)[truncated]
@@ -160,10 +160,10 @@ def test_smoothing_moves_the_target_policies_actions_no_further_than_the_clip(ki
     assert not differ(y(hypers=maddpg.Hypers(target_noise=0.7, target_noise_clip=0.0)), off)
 
 
-@pytest.mark.parametrize("delay", [1, 2, 4])
+@pytest.mark.parametrize("delay", [1, 2])
 def test_the_policy_waits_for_the_critic(delay):
     """And the targets with it: they have moved once for each of its steps."""
-    setup = setup_of("continuous", gradient_steps=4, policy_delay=delay)
+    setup = setup_of("continuous", policy_delay=delay)
     prepared, hypers = prepare("continuous"), maddpg.Hypers(tau=0.25)
     state = prepared.state.replace(buffer=setup.replay.add(prepared.state.buffer, prepared.items))
     new, _ = jax.jit(lambda state: maddpg.learn(state, jax.random.PRNGKey(0), hypers, setup))(state)
@@ -171,30 +171,31 @@ def test_the_policy_waits_for_the_critic(delay):
         name: {int(x.max()) for x in jax.tree.leaves(new.opt_state[name]) if x.dtype == jnp.int32}
         for name in ("actor", "critic")
     }
-    assert counts == {"actor": {4 // delay}, "critic": {4}}
-    if delay == 4:
+    assert counts == {"actor": {2 // delay}, "critic": {2}}
+    if delay == 2:
         jax.tree.map(lambda t, p, old: close(t, 0.25 * p + 0.75 * old), new.target, new.params, state.target)
 
 
 # What losses see.
 
 
-def jacobian(kind: str, **changes):
-    """``[A, A]``: whether an agent's value depends on an agent's action."""
-    prepared = prepare(kind, **changes)
-    setup = prepared.setup
-    one = jax.tree.map(lambda x: x[5], prepared.items).replace(
-        seen=jax.tree.map(lambda x: x[5], prepared.items.seen).replace(alive=jnp.ones(3, bool))
-    )
-    grads = jax.jacrev(lambda action: setup.q(prepared.state.params, one.seen, action)[0, :, 0])(one.action)
-    return np.abs(grads).sum(-1) > 0
+def params_of(setup) -> dict:
+    """Parameters of which none is zero, without compiling anything."""
+    return wavy(jax.eval_shape(lambda key: maddpg.init(key, maddpg.Hypers(), setup).params, jax.random.PRNGKey(0)))
 
 
 @pytest.mark.parametrize("sharing", ["shared", "independent"])
-@pytest.mark.parametrize("central_input", ["state", "observations"])
-def test_a_central_critic_sees_all_actions_and_a_local_one_its_own(central_input, sharing):
-    assert jacobian("continuous", central_input=central_input, sharing=sharing).all()
-    np.testing.assert_array_equal(jacobian("continuous", critic="local", sharing=sharing), np.eye(3, dtype=bool))
+@pytest.mark.parametrize(
+    "changes", [{"central_input": "state"}, {"central_input": "observations"}, {"critic": "local"}], ids=str
+)
+def test_a_central_critic_sees_all_actions_and_a_local_one_its_own(changes, sharing):
+    setup = setup_of("continuous", sharing=sharing, **changes)
+    params, env = params_of(setup), setup.env
+    obs = jnp.sin(jnp.arange(3.0 * env.obs_size)).reshape(3, -1)
+    seen = maddpg.Seen(obs, jnp.ones(env.state_size), jnp.ones((3, 2), bool), jnp.ones(3, bool))
+    grads = jax.jacrev(lambda action: setup.q(params, seen, action)[0, :, 0])(jnp.full((3, 2), 0.1))  # [A, A, N]
+    sees = np.abs(grads).sum(-1) > 0
+    np.testing.assert_array_equal(sees, np.eye(3, dtype=bool) if "critic" in changes else np.ones((3, 3), bool))
 
 
 @pytest.mark.parametrize("critic", ["central", "local"])
@@ -235,8 +236,15 @@ def test_the_policys_loss_has_a_gradient_of_the_policy_and_weighs_its_outputs():
     close(grown, 2.0 * size[np.asarray(prepared.items.seen.alive)].mean())
 
 
-@each_kind
-@pytest.mark.parametrize("case", [{}, {"critic": "local", "n_step": 3}, {"sharing": "group", "replay": "prioritised"}])
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        ("discrete", {"central_input": "state"}),
+        ("continuous", {"critic": "local", "n_step": 3}),
+        ("discrete", {"sharing": "group", "replay": "prioritised", "n_step": 3}),
+    ],
+    ids=str,
+)
 def test_what_dead_agents_see_and_get_changes_nothing(kind, case):
     config = maddpg.Config(**SMALL | {"normalise_obs": True} | case)
 
@@ -374,12 +382,11 @@ def test_a_rollouts_noise_is_reset_where_an_episode_starts():
     np.testing.assert_array_equal(saturated, [False, True, False, True])
 
 
-@each_kind
-@pytest.mark.parametrize("noise", ["gaussian", "ou"])
+@pytest.mark.parametrize(
+    ("kind", "noise"), [("continuous", "gaussian"), ("continuous", "ou"), ("discrete", "gaussian")]
+)
 def test_acting_is_deterministic_if_greedy_and_noisy_if_not(kind, noise):
-    if (kind, noise) == ("discrete", "ou"):
-        return
-    prepared = prepare(kind, noise=noise)
+    prepared = prepare(kind, **{"noise": noise} if noise == "ou" else {})
     algorithm = maddpg.make(prepared.setup.config, ENVS[kind]())
     played, carry = algorithm.policy(prepared.state), algorithm.acting.initial_carry(4)
     timestep, keys = prepared.state.timestep, jax.random.split(jax.random.PRNGKey(0), 2)
@@ -490,23 +497,22 @@ def test_every_option_changes_the_program(option):
     assert all(program(**base) != program(**base, **{option: choice}) for choice in OPTIONS[option])
 
 
-def test_every_hyperparameter_does_something():
-    hypers = maddpg.Hypers(lr=0.01, critic_lr=0.01, lr_end=0.5, noise_start=0.5, noise_end=0.1, noise_fraction=1.0)
+@each_kind
+def test_every_hyperparameter_does_something(kind):
+    hypers = maddpg.Hypers(lr=0.01, critic_lr=0.01, lr_end=0.5, noise_start=0.9, noise_end=0.1, noise_fraction=0.6)
     hypers = hypers.replace(target_noise=0.5, action_reg=0.1, max_grad_norm=0.1, tau=0.1, target_noise_clip=0.2)
     fields = [field.name for field in dataclasses.fields(hypers)]
     runs = [hypers, *(hypers.replace(**{field: getattr(hypers, field) / 2}) for field in fields)]
     together = jax.tree.map(lambda *numbers: jnp.array(numbers, jnp.float32), *runs)
-    for kind in ENVS:
-        config = maddpg.Config(**SMALL | {"distributional": True, "replay": "prioritised"})
-        params = jax.jit(jax.vmap(lambda h, c=config, k=kind: train(c, ENVS[k](), h, updates=3)[0].params))(together)
-        assert finite(params)
-        without = {"continuous": {"temperature"}, "discrete": set()}[kind]
-        moved = {
-            field
-            for run, field in enumerate(fields, start=1)
-            if any(not np.array_equal(leaf[0], leaf[run]) for leaf in jax.tree.leaves(params))
-        }
-        assert moved == {*fields} - without
+    config = maddpg.Config(**SMALL | {"distributional": True, "replay": "prioritised"})
+    params = jax.jit(jax.vmap(lambda h: train(config, ENVS[kind](), h, updates=3)[0].params))(together)
+    assert finite(params)
+    moved = {
+        field
+        for run, field in enumerate(fields, start=1)
+        if any(not np.array_equal(leaf[0], leaf[run]) for leaf in jax.tree.leaves(params))
+    }
+    assert {*fields} - moved == ({"temperature"} if kind == "continuous" else set())
 
 
 TASKS = {
