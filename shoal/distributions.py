@@ -133,7 +133,7 @@ def to_env(space: ActionSpace, raw: chex.Array, kind: str = "tanh_normal") -> ch
     return centre + half * (jnp.tanh(raw) if kind == "tanh_normal" else jnp.clip(raw, -1.0, 1.0))
 
 
-def one_hot(space: Discrete | MultiDiscrete, scores: chex.Array, mask: chex.Array) -> chex.Array:
+def one_hot(space: ActionSpace, scores: chex.Array, mask: chex.Array) -> chex.Array:
     """The legal choice with the highest of ``scores [..., A, N]`` in each sub-action, as zeros and ones."""
 
     def best(scores):
@@ -142,9 +142,7 @@ def one_hot(space: Discrete | MultiDiscrete, scores: chex.Array, mask: chex.Arra
     return _by_part(space, best, _legal(scores, mask))
 
 
-def straight_through(
-    space: Discrete | MultiDiscrete, scores: chex.Array, mask: chex.Array, temperature: chex.Numeric
-) -> chex.Array:
+def straight_through(space: ActionSpace, scores: chex.Array, mask: chex.Array, temperature: chex.Numeric) -> chex.Array:
     """:func:`one_hot` with the gradient of a softmax: of Gumbel's (Jang et al. 2017) if ``scores`` hold its noise."""
     soft = _by_part(space, jax.nn.softmax, _legal(scores, mask) / temperature)
     return one_hot(space, scores, mask) + (soft - jax.lax.stop_gradient(soft))
@@ -164,11 +162,9 @@ def _legal(scores: chex.Array, mask: chex.Array) -> chex.Array:
     return jnp.where(mask, jnp.clip(scores, -MAX_LOGIT, MAX_LOGIT), ILLEGAL)
 
 
-def _by_part(space: Discrete | MultiDiscrete, apply: Callable[[chex.Array], chex.Array], x: chex.Array) -> chex.Array:
-    if isinstance(space, Discrete):
-        return apply(x)
+def _by_part(space: ActionSpace, apply: Callable[[chex.Array], chex.Array], x: chex.Array) -> chex.Array:
     return jnp.concatenate([apply(part) for part in jnp.split(x, _edges(space), axis=-1)], axis=-1)
 
 
-def _edges(space: MultiDiscrete) -> list[int]:
-    return list(itertools.accumulate(space.parts))[:-1]
+def _edges(space: ActionSpace) -> list[int]:
+    return list(itertools.accumulate(space.parts))[:-1] if isinstance(space, MultiDiscrete) else []

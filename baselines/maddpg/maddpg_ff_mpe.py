@@ -151,7 +151,7 @@ class TrainState(Learner):
     buffer: Any
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...]
-    noise: chex.Array  # [E, A, N] of the last actions, if it has a memory
+    noise: chex.Array  # [E, A, N] of the last actions, which the next remembers
     noise_scale: chex.Array  # [] of the last rollout
     updates: chex.Array  # [] int32, updates done
     key: chex.PRNGKey
@@ -264,7 +264,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         updates=jnp.int32(0),
         key=key,
     )
-    items = jax.eval_shape(lambda: collect(state, jax.random.split(key, 4), hypers, setup)[1])
+    items = jax.eval_shape(lambda: collect(state, [key] * 4, hypers, setup)[1])  # shapes alone
     return state.replace(buffer=setup.replay.init(items))
 
 
