@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import chex
 import distrax
@@ -139,3 +140,40 @@ def to_env(space: ActionSpace, raw: chex.Array, kind: str = "tanh_normal") -> ch
         return raw
     centre, half = (space.high + space.low) / 2, (space.high - space.low) / 2
     return centre + half * (jnp.tanh(raw) if kind == "tanh_normal" else jnp.clip(raw, -1.0, 1.0))
+
+
+def one_hot(space: ActionSpace, scores: chex.Array, mask: chex.Array) -> chex.Array:
+    """The legal choice with the highest of ``scores [..., A, N]`` in each sub-action, as zeros and ones."""
+
+    def best(scores):
+        return jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1])
+
+    return _by_part(space, best, _legal(scores, mask))
+
+
+def straight_through(space: ActionSpace, scores: chex.Array, mask: chex.Array, temperature: chex.Numeric) -> chex.Array:
+    """:func:`one_hot` with the gradient of a softmax: of Gumbel's (Jang et al. 2017) if ``scores`` hold its noise."""
+    soft = _by_part(space, jax.nn.softmax, _legal(scores, mask) / temperature)
+    return one_hot(space, scores, mask) + (soft - jax.lax.stop_gradient(soft))
+
+
+def from_vector(space: ActionSpace, vector: chex.Array) -> chex.Array:
+    """The environment's action for a vector ``[..., A, N]``: of :func:`one_hot`, or in ``[-1, 1]`` if continuous."""
+    if isinstance(space, Continuous):
+        return to_env(space, vector, "clipped_normal")
+    if isinstance(space, Discrete):
+        return jnp.argmax(vector, axis=-1).astype(jnp.int32)
+    parts = jnp.split(vector, _edges(space), axis=-1)
+    return jnp.stack([jnp.argmax(part, axis=-1) for part in parts], axis=-1).astype(jnp.int32)
+
+
+def _legal(scores: chex.Array, mask: chex.Array) -> chex.Array:
+    return jnp.where(mask, jnp.clip(scores, -MAX_LOGIT, MAX_LOGIT), ILLEGAL)
+
+
+def _by_part(space: ActionSpace, apply: Callable[[chex.Array], chex.Array], x: chex.Array) -> chex.Array:
+    return jnp.concatenate([apply(part) for part in jnp.split(x, _edges(space), axis=-1)], axis=-1)
+
+
+def _edges(space: ActionSpace) -> list[int]:
+    return list(itertools.accumulate(space.parts))[:-1] if isinstance(space, MultiDiscrete) else []

@@ -90,6 +90,38 @@ def n_step_returns(
     return reward + gamma * jnp.where(terminated, 0.0, future)
 
 
+def n_step_transitions(
+    reward: chex.Array, discount: chex.Array, ended: chex.Array, steps: int
+) -> tuple[chex.Array, chex.Array, chex.Array]:
+    r"""What ``steps`` steps come to, ``reward`` and ``discount`` ``[T, E, A]``, ``ended [T, E]``; fewer at an end.
+
+    .. math:: r^{(n)}_t = r_t + d_t\, r^{(n-1)}_{t+1}, \qquad d^{(n)}_t = d_t\, d^{(n-1)}_{t+1}
+
+    Also the last of the steps, ``[T, E]``: the transition's successor is that one's.
+    """
+    chex.assert_equal_shape([reward, discount])
+    stop = jnp.asarray(ended).at[-1].set(True)[..., None]  # what comes after this step is not in the rollout
+    last = jnp.broadcast_to(jnp.arange(len(reward))[:, None, None], stop.shape)
+    own = total = (reward, discount, last)
+    for _ in range(steps - 1):
+        after = [jnp.concatenate([x[1:], x[-1:]]) for x in total]
+        longer = (reward + discount * after[0], discount * after[1], after[2])
+        total = tuple(jnp.where(stop, x, y) for x, y in zip(own, longer, strict=True))  # type: ignore[assignment]
+    return total[0], total[1], total[2].squeeze(-1)
+
+
+def project(probs: chex.Array, atoms: chex.Array, reward: chex.Array, discount: chex.Array) -> chex.Array:
+    r"""The distribution of ``reward + discount * Z`` on the ``atoms [Z]`` themselves (Bellemare et al. 2017).
+
+    .. math:: m_i = \sum_j p_j \max(0,\ 1 - |\mathrm{clip}(r + d z_j) - z_i| / \Delta z)
+
+    ``probs [..., Z]`` are those of the successor; ``reward`` and ``discount`` are ``[...]``.
+    """
+    moved = jnp.clip(reward[..., None] + discount[..., None] * atoms, atoms[0], atoms[-1])
+    away = jnp.abs(moved[..., None, :] - atoms[:, None]) / (atoms[1] - atoms[0])  # [..., Z, Z]
+    return (probs[..., None, :] * jnp.maximum(1.0 - away, 0.0)).sum(-1)
+
+
 def masked_mean(x: chex.Array, where: chex.Array) -> chex.Array:
     """The mean of ``x`` where ``where`` holds; zero where there is nothing to average. Hidden entries cannot leak."""
     return jnp.where(where, x, 0.0).sum() / jnp.maximum(where.sum(), 1)
