@@ -1,4 +1,4 @@
-"""Recipes for single environments: ``env=`` chooses them, and the command line goes over them."""
+"""Recipes for single environments, chosen by ``env=``, and named algorithms; the command line goes over both."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from shoal import config
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "config" / "recipes"
+ALGORITHMS = config.algorithms()
+FOLDERS = {file.split("/")[1]: file.split("/")[0] for file in ALGORITHMS.values()}
 RECIPES = sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.glob("*/*/*.yaml"))
 
 
 def composed(file: str, *words: str):
     """The configuration of an algorithm file, checked."""
-    module = import_module(f"baselines.{file.split('_')[0]}.{file}")
+    module = import_module(f"baselines.{FOLDERS[file]}.{file}")
     config._register_schema(module.Config, module.Hypers, name=file)
     cfg = config._compose(file, list(words), config.CONFIG_DIR)
     config.check_settings(cfg, module.Config, module.Hypers)
@@ -26,11 +28,12 @@ def composed(file: str, *words: str):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_is_chosen_by_its_environment(recipe):
-    file, _, env = recipe.partition("/")
-    module, cfg = composed(file, f"env={env}")
+    name, _, env = recipe.partition("/")  # of a file, or of a named algorithm
+    file, words = (ALGORITHMS[name].split("/")[1], [f"algorithm={name}"]) if name in ALGORITHMS else (name, [])
+    module, cfg = composed(file, f"env={env}", *words)
     told = OmegaConf.load(FOLDER / f"{recipe}.yaml")
     assert OmegaConf.merge(cfg, told) == cfg  # all that it says is so
-    _, plain = composed(file)
+    _, plain = composed(file, *words)
     assert cfg != plain or env == plain.env.name
     made = envs.make(cfg.env.name, **cfg.env.kwargs)
     module.make(config.build(cfg.algo, "algo.", module.Config), made)  # and it fits the environment
@@ -53,3 +56,49 @@ def test_every_recipe_that_the_issue_names_is_there():
     wanted |= {"smax/3m", "smax/2s3z", "smax/5m_vs_6m", "smax/smacv2_5_units", "overcooked/cramped_room"}
     wanted |= {"mabrax/ant_4x2", "mabrax/halfcheetah_6x1", "hanabi/two_players", "matrix/climbing"}
     assert wanted <= tasks | own
+
+
+NAMED = {
+    "ippo": {},
+    "mappo": {},
+    "qmix": {"mixer": "qmix"},
+    "vdn": {"mixer": "vdn"},
+    "iql": {"mixer": "none"},
+    "pqn_vdn": {"mixer": "vdn"},
+    "maddpg": {"critic": "central", "twin": False, "distributional": False},
+    "iddpg": {"critic": "local", "twin": False},
+    "matd3": {"critic": "central", "twin": True, "policy_delay": 2},
+    "itd3": {"critic": "local", "twin": True, "policy_delay": 2},
+    "mad4pg": {"critic": "central", "distributional": True},
+    "masac": {"critic": "central"},
+    "isac": {"critic": "local"},
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_named_algorithm_is_a_yaml_over_its_file(name):
+    file = ALGORITHMS[name].split("/")[1]
+    module, cfg = composed(file, f"algorithm={name}")
+    assert (cfg.algorithm, cfg.file) == (name, ALGORITHMS[name])
+    assert NAMED.get(name, {}).items() <= dict(cfg.algo).items()
+    made = envs.make(cfg.env.name, **cfg.env.kwargs)
+    module.make(config.build(cfg.algo, "algo.", module.Config), made)
+
+
+def test_every_algorithm_that_the_issue_names_is_there():
+    assert set(NAMED) <= set(ALGORITHMS)
+
+
+def test_names_on_the_command_line(monkeypatch, capsys):
+    from baselines.__main__ import run
+
+    run([])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == list(ALGORITHMS)
+    for words, line in (
+        (["vnd"], "error: vnd: no such algorithm; did you mean vdn?"),
+        (["vdn", "algorithm=mappo"], "error: algorithm=mappo: this file has iql, qmix, vdn; python -m baselines mappo"),
+        (["vdn", "env.kwargs.continuous=true"], "error: env=mpe/simple_spread: its actions are continuous"),
+    ):
+        with pytest.raises(SystemExit):
+            run(words)
+        assert capsys.readouterr().err.startswith(line)
