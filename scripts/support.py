@@ -1,7 +1,7 @@
 """Which algorithm file trains on which environments: ``python scripts/support.py`` tries all, writes docs/support.md.
 
 A pair is supported if two small updates run and leave finite parameters and losses. A pair that a file refuses is
-listed with its reason.
+listed with its reason. ``--files qmix_rnn_mpe,...`` tries some files only and keeps the columns of the others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,19 @@ import numpy as np
 import envs
 from envs.base import Continuous, Discrete, Env, UserError
 from shoal.algorithm import make_train
+from shoal.models import Model
 
 ROOT = Path(__file__).parent.parent
-FILES = ("ippo.ippo_ff_mpe", "ippo.ippo_rnn_smax", "mappo.mappo_ff_vmas", "mappo.mappo_rnn_smax")
+FILES = (
+    "ippo.ippo_ff_mpe",
+    "ippo.ippo_rnn_smax",
+    "mappo.mappo_ff_vmas",
+    "mappo.mappo_rnn_smax",
+    "qmix.qmix_rnn_mpe",
+    "qmix.pqn_rnn_smax",
+    "maddpg.maddpg_ff_mpe",
+    "masac.masac_ff_vmas",
+)
 # One task of every family, and one of every kind of action.
 TASKS: tuple[tuple[str, dict], ...] = (
     ("mpe/simple_spread", {}),
@@ -52,13 +62,20 @@ def actions(env: Env) -> str:
 def trains(module: ModuleType, env: Env) -> str:
     """``yes``, or why not."""
     base = module.Config()
-    small = [dataclasses.replace(model, widths=(8,), hidden=8) for model in (base.actor, base.critic)]
-    sizes = {"num_envs": 2, "rollout_length": 8, "minibatches": 2, "epochs": 1, "total_steps": 32, "sharing": "group"}
+    fields = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
+    small = {
+        name: dataclasses.replace(value, widths=(8,), hidden=8)
+        for name, value in fields.items()
+        if isinstance(value, Model)
+    }
+    wanted = {"num_envs": 2, "rollout_length": 8, "minibatches": 2, "epochs": 1, "total_steps": 32, "sharing": "group"}
+    wanted |= {"batch_size": 2, "buffer_size": 64, "learning_starts": 0, "gradient_steps": 1}
+    sizes = {name: value for name, value in wanted.items() if name in fields}
     try:
-        config = dataclasses.replace(base, actor=small[0], critic=small[1], **sizes)
+        config = dataclasses.replace(base, **small, **sizes)
         state, metrics = jax.jit(make_train(module.make(config, env)))(jax.random.PRNGKey(0), module.Hypers())
     except UserError as error:
-        return str(error)
+        return f"no: {str(error).split(';')[0].split(': ', 1)[1]}"
     finite = [np.isfinite(x).all() for x in jax.tree.leaves((state.params, metrics["loss"]))]
     return "yes" if all(finite) else "NaN"
 
@@ -67,6 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "support.md")
     parser.add_argument("--only", default="", help="families, comma-separated; the other rows of the table stay")
+    parser.add_argument("--files", default="", help="files, comma-separated; the other columns of the table stay")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else []
     forgotten = {name.split("/")[0] for name in envs.list()} - {name.split("/")[0] for name, _ in TASKS}
@@ -74,12 +92,16 @@ def main() -> None:
     modules = {name.split(".")[1]: importlib.import_module(f"baselines.{name}") for name in FILES}
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     kept = {line.split(" | ")[0]: line for line in lines if line.startswith("| `")}
+    header = next((line.strip("| ").split(" | ") for line in lines if line.startswith("| environment")), [])
+    columns = {name.strip("`"): i for i, name in enumerate(header)}
+    tried = options.files.split(",") if options.files else list(modules)
     rows = []
     for name, kwargs in TASKS:
         title = " ".join([f"| `{name}`", *(f"`{key}={value}`" for key, value in kwargs.items())])
         if not only or name.split("/")[0] in only:
             env = envs.make(name, **kwargs)
-            said = [trains(module, env) for module in modules.values()]
+            before = kept.get(title, "").strip("| ").split(" | ")
+            said = [trains(module, env) if file in tried else before[columns[file]] for file, module in modules.items()]
             facts = [str(env.num_agents), ", ".join(env.group_names), actions(env), *said]
             kept[title] = f"{title} | {' | '.join(facts)} |"
             print(kept[title], flush=True)

@@ -6,6 +6,7 @@ families, mabrax, storm and JaxMARL's own SMAX, are trained on by two of the fou
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -13,6 +14,11 @@ import numpy as np
 import pytest
 
 import envs
+from baselines.maddpg import maddpg_ff_mpe
+from baselines.masac import masac_ff_vmas
+from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from envs.base import UserError
+from shoal.algorithm import make_train
 from shoal.models import Model
 from tests.baselines.toy import CENTRAL, MODULES, RECURRENT, finite, train
 
@@ -77,7 +83,33 @@ def test_two_updates_fit(name, task):
 def test_two_teams_learn_at_once_and_are_told_apart(task):
     env = envs.make(f"mpe/simple_{task}")
     config = MODULES["mappo_ff"].Config(num_envs=2, rollout_length=4, minibatches=2, sharing="group")
-    state, metrics = jax.eval_shape(partial(train, "mappo_ff", config, env))
+    _, metrics = jax.eval_shape(partial(train, "mappo_ff", config, env))
     assert {x.shape[0] for x in jax.tree.leaves(state.params)} == {2}
     for name in ("episode_return", "policy_loss", "entropy"):
         assert {f"{name}/{group}" for group in env.group_names} <= set(metrics)
+
+
+OFF_POLICY = (qmix_rnn_mpe, pqn_rnn_smax, maddpg_ff_mpe, masac_ff_vmas)
+SIZES = {"num_envs": 2, "rollout_length": 4, "batch_size": 2, "buffer_size": 64, "minibatches": 2, "gradient_steps": 2}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_two_off_policy_updates_fit(task):
+    """A file per family in turn; scripts/support.py trains all pairs."""
+    module = OFF_POLICY[list(TASKS).index(task) % len(OFF_POLICY)]
+    if task == "mabrax/hopper_3x1":
+        with pytest.raises(UserError, match="continuous"):
+            qmix_rnn_mpe.make(qmix_rnn_mpe.Config(), envs.make(task))
+        module = masac_ff_vmas
+    reads = TASKS[task] if module not in (maddpg_ff_mpe, masac_ff_vmas) else "mlp"
+    model = Model(reads, widths=(8,), channels=(4,))
+    names = {field.name for field in dataclasses.fields(module.Config)}
+    models = {name: model for name in ("actor", "q") if name in names}
+    config = module.Config(**{k: v for k, v in SIZES.items() if k in names}, sharing="group", **models)
+    algorithm = module.make(config, envs.make(task, horizon=3))
+    _, metrics = jax.eval_shape(
+        lambda key: make_train(dataclasses.replace(algorithm, num_updates=2))(key, module.Hypers()),
+        jax.random.PRNGKey(0),
+    )
+    assert metrics["loss"].shape == (2,)
+    assert ("win_rate" in metrics) == (task.split("/")[0] in WITH_WINS)
