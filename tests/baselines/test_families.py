@@ -83,7 +83,7 @@ def test_two_updates_fit(name, task):
 def test_two_teams_learn_at_once_and_are_told_apart(task):
     env = envs.make(f"mpe/simple_{task}")
     config = MODULES["mappo_ff"].Config(num_envs=2, rollout_length=4, minibatches=2, sharing="group")
-    _, metrics = jax.eval_shape(partial(train, "mappo_ff", config, env))
+    state, metrics = jax.eval_shape(partial(train, "mappo_ff", config, env))
     assert {x.shape[0] for x in jax.tree.leaves(state.params)} == {2}
     for name in ("episode_return", "policy_loss", "entropy"):
         assert {f"{name}/{group}" for group in env.group_names} <= set(metrics)
