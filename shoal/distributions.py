@@ -85,7 +85,9 @@ class Normal(distrax.Normal):
     def sample_and_log_prob(self, noise: chex.Array) -> tuple[chex.Array, chex.Array]:
         """A raw action, and the log density on ``(-1, 1)`` of what tanh makes of it, both with their gradients.
 
-        .. math:: \\log p(\\tanh u) = \\log N(u; \\mu, \\sigma) - \\log(1 - \\tanh^2 u), \\qquad u = \\mu + \\sigma \\epsilon
+        .. math:: \\log p(\\tanh u) = \\log N(u; \\mu, \\sigma) - \\log(1 - \\tanh^2 u), \\quad u = \\mu + \\sigma x
+
+        for ``x`` the noise, which is standard normal, ``[..., N]``.
         """
         raw = self.sample_from(noise)
         log_normal = -0.5 * (jnp.square(noise) + jnp.log(2.0 * jnp.pi)) - self.log_std
