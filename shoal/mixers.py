@@ -81,7 +81,9 @@ class Mixing:
         if self.kind == "vdn":
             return jnp.stack([team.sum(-1) for team in teams], axis=-1)
         mixers = [jax.tree.map(lambda p, m=m: p[m], params["mixer"]) for m in range(len(teams))]
-        mixed = [self.module.apply({"params": p}, team, state) for p, team in zip(mixers, teams, strict=True)]
+        mixed: list[Any] = [
+            self.module.apply({"params": p}, team, state) for p, team in zip(mixers, teams, strict=True)
+        ]
         return jnp.stack(mixed, axis=-1)
 
     def reward(self, reward: chex.Array) -> chex.Array:
@@ -89,7 +91,7 @@ class Mixing:
         share = self.members / self.members.sum(axis=1, keepdims=True)
         return reward if self.kind == "none" else (reward[..., None, :] * share).sum(-1)
 
-    def any(self, alive: chex.Array) -> chex.Array:
+    def living(self, alive: chex.Array) -> chex.Array:
         """``[..., A]`` to ``[..., M]``: whether a team still has someone to act."""
         return alive if self.kind == "none" else (alive[..., None, :] & self.members).any(-1)
 

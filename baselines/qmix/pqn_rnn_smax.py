@@ -243,7 +243,7 @@ def targets(state: TrainState, transitions: Transition, hypers: Hypers, setup: S
     next_value = setup.mixing(state.params, taken(next_q, best(next_q, mask)), world, alive)  # [T, E, M]
     reward = hypers.reward_scale * setup.mixing.reward(step.reward)
     # Who dies has no future of his own; a team's ends with its last member.
-    terminated = step.terminated[..., None] | ~setup.mixing.any(alive)
+    terminated = step.terminated[..., None] | ~setup.mixing.living(alive)
     ended = step.ended[..., None] | terminated
     return lambda_returns(reward, next_value, terminated, ended, hypers.gamma, hypers.td_lambda)
 
@@ -261,7 +261,7 @@ def loss(params: Any, batch: Batch, setup: Setup) -> tuple[chex.Array, Metrics]:
     """The squared error of the teams' values."""
     _, q = setup.q(params, jax.tree.map(lambda x: x[0], batch.memory), batch.step)  # [L, B, A, N]
     value = setup.mixing(params, taken(q, batch.action), batch.step.state, batch.step.alive)  # [L, B, M]
-    error, counts = value - batch.target, setup.mixing.any(batch.step.alive)
+    error, counts = value - batch.target, setup.mixing.living(batch.step.alive)
     total = setup.mixing.mean(jnp.square(error), counts, setup.policy_of)
     size = masked_mean(jnp.abs(error), counts)
     return total, {"loss": total, "q_value": masked_mean(value, counts), "td_error": size}

@@ -219,7 +219,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         epsilon=jnp.asarray(hypers.eps_start, jnp.float32),
         key=key,
     )
-    items = jax.eval_shape(lambda: collect(state, jax.random.split(key, 3), hypers, setup)[1])
+    items = jax.eval_shape(lambda: collect(state, [key] * 3, hypers, setup)[1])  # shapes alone
     return state.replace(buffer=setup.replay.init(items))
 
 
@@ -255,11 +255,18 @@ def collect(state: TrainState, keys: Several[chex.PRNGKey], hypers: Hypers, setu
     state, transitions = rollout(state, keys, setup)
     length, step = setup.chunk_length, transitions.next
     final_at, final = sequences.finals(step.truncated, Step.final(step), length, setup.max_truncations)
-    made = in_sequences((transitions.action, step.reward, step.terminated, step.ended), length)
-    starts = in_sequences(before_chunks(state.memory, transitions.memory, length), 1)
-    steps = sequences.rows(transitions.step, Step.of(state.timestep), length)
-    items = sequences.swap(Sequence(steps, starts, *made, final=final, final_at=final_at))
-    return state.replace(memory=jax.tree.map(lambda x: x[-1], transitions.memory)), items, transitions
+    batch = Sequence(
+        steps=sequences.rows(transitions.step, Step.of(state.timestep), length),
+        memory=in_sequences(before_chunks(state.memory, transitions.memory, length), 1),
+        action=in_sequences(transitions.action, length),
+        reward=in_sequences(step.reward, length),
+        terminated=in_sequences(step.terminated, length),
+        ended=in_sequences(step.ended, length),
+        final=final,
+        final_at=final_at,
+    )
+    state = state.replace(memory=jax.tree.map(lambda x: x[-1], transitions.memory))
+    return state, sequences.swap(batch), transitions
 
 
 def successor_q(params: Any, memories: Any, q: chex.Array, batch: Sequence, setup: Setup) -> chex.Array:
@@ -280,7 +287,7 @@ def targets(target: Any, q: chex.Array, next_q: chex.Array, batch: Sequence, hyp
     next_value = setup.mixing(target, taken(target_next_q, action), state, alive)  # [L, B, M]
     reward = hypers.reward_scale * setup.mixing.reward(batch.reward)
     # Who dies has no future of his own; a team's ends with its last member.
-    terminated = batch.terminated[..., None] | ~setup.mixing.any(alive)
+    terminated = batch.terminated[..., None] | ~setup.mixing.living(alive)
     ended = batch.ended[..., None] | terminated
     steps = (reward, next_value, terminated, ended, hypers.gamma)
     if setup.config.n_step:
@@ -298,7 +305,7 @@ def loss(
     now = jax.tree.map(lambda x: x[:-1], batch.steps)
     value = setup.mixing(params, taken(q[:-1], batch.action), now.state, now.alive)  # [L, B, M]
     error = value - jax.lax.stop_gradient(y)
-    counts = setup.mixing.any(now.alive)
+    counts = setup.mixing.living(now.alive)
     total = setup.mixing.mean(weight[:, None] * jnp.square(error), counts, setup.policy_of)
     size = jnp.where(counts, jnp.abs(error), 0.0)
     metrics = {"loss": total, "q_value": masked_mean(value, counts), "td_error": masked_mean(size, counts)}

@@ -57,7 +57,7 @@ def test_qmix_is_monotonic_and_not_linear():
 
 def test_qmix_uses_the_state():
     chosen, state, alive = rows()
-    assert not np.allclose(slopes("qmix", chosen, state, alive), slopes("qmix", chosen, state + 1.0, alive))
+    assert not np.allclose(slopes("qmix", chosen, state, alive), slopes("qmix", chosen, -state, alive))
 
 
 @pytest.mark.parametrize("kind", ["qmix", "vdn", "none"])
@@ -77,8 +77,8 @@ def test_rewards_and_lives_of_teams():
     np.testing.assert_allclose(mixing("vdn").reward(reward), [3.0, 5.0])
     np.testing.assert_allclose(mixing("none").reward(reward), reward)
     alive = jnp.array([False, False, True, False])
-    np.testing.assert_array_equal(mixing("qmix").any(alive), [True, False])
-    np.testing.assert_array_equal(mixing("none").any(alive), alive)
+    np.testing.assert_array_equal(mixing("qmix").living(alive), [True, False])
+    np.testing.assert_array_equal(mixing("none").living(alive), alive)
 
 
 def test_every_team_weighs_alike():
