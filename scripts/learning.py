@@ -208,6 +208,23 @@ def reference_rows(folder: Path, seeds: int, steps: float) -> list[str]:
     return [f"| {name} | {iqm(values[:, 0]):.2f} | {interval(values[:, -1])} |" for name, values in names.items()]
 
 
+def reference_qmix_rows(seeds: int, steps: float) -> list[str]:
+    """JaxMARL's QMIX at its hyperparameters on jaxmarl's environment, as long as ours."""
+    import jax
+    import reference_qmix
+
+    config = reference_qmix.Config(total_steps=steps)
+    init, update = reference_qmix.make(config)
+    keys = jax.random.split(jax.random.PRNGKey(0), seeds)
+    train = jax.jit(
+        lambda keys: jax.lax.map(lambda k: jax.lax.scan(update, init(k), length=config.num_updates)[1], keys)
+    )
+    returns = np.asarray(train(keys)) * 25 / 26  # [seeds, updates], from 26 steps to 25
+    returns = np.stack([part.mean(axis=1) for part in np.array_split(returns, 20, axis=1)], axis=1)
+    name = f"reference QMIX in JaxMARL's manner, {seeds} x {human_steps(steps)}"
+    return [f"| {name} | {iqm(returns[:, 0]):.2f} | {interval(returns[:, -1])} |"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"))
@@ -215,6 +232,7 @@ def main() -> None:
         "--only", default="", help="environments, families or algorithms, comma-separated; none for no training"
     )
     parser.add_argument("--reference", action="store_true", help="JaxMARL's hyperparameters and the reference too")
+    parser.add_argument("--reference-qmix", action="store_true", help="JaxMARL's QMIX on simple_spread too")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else []
@@ -228,9 +246,12 @@ def main() -> None:
             record(training, folder, results / f"{training.name}.json")
     lines = table.read_text().splitlines() if table.exists() else []
     kept = {line[: line.index(" |", line.index(" | ") + 3) + 2]: line for line in lines if line.count(" | ") > 5}
-    reference = "\n".join(line for line in lines if line.startswith(("| Shoal", "| reference")))
+    reference = "\n".join(line for line in lines if line.startswith(("| Shoal", "| reference in")))
     if options.reference:
         reference = "\n".join(reference_rows(options.folder, 5, 1e6))
+    reference_qmix = "\n".join(line for line in lines if line.startswith("| reference QMIX"))
+    if options.reference_qmix:
+        reference_qmix = "\n".join(reference_qmix_rows(4, 5e5))
 
     done = {t: json.loads((results / f"{t.name}.json").read_text()) for t in TRAININGS if recorded(t, results)}
     facts = list(done.values())[-1]["provenance"]
@@ -267,6 +288,14 @@ def main() -> None:
             "\n## simple_spread at JaxMARL's hyperparameters\n\nFive seeds, a million steps, sampled episodes, return "
             "per agent. The reference (scripts/reference_ippo.py) plays the jaxmarl package's environment, its returns "
             "scaled from 26 steps to 25.\n\n| training | first | last |\n|---|---|---|\n" + reference + "\n"
+        )
+    if reference_qmix:
+        text += (
+            "\n## JaxMARL's QMIX on simple_spread\n\nscripts/reference_qmix.py at its `ql_rnn_mpe` hyperparameters on "
+            "the jaxmarl package's environment: sampled episodes, return per agent, scaled from 26 steps to 25; to be "
+            "compared with the rows of QMIX and VDN above.\n\n| training | first | last |\n|---|---|---|\n"
+            + reference_qmix
+            + "\n"
         )
     table.write_text(text)
     spread = options.folder / TRAININGS[0].name / "curves.png"

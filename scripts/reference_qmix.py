@@ -218,7 +218,9 @@ def make(config: Config) -> tuple[Callable, Callable]:
         state = jax.lax.cond(ready, lambda s: learn(s, learn_key), lambda s: s, state)
         due = state.updates % config.target_interval == 0
         target = jax.lax.cond(due, lambda s: s.params, lambda s: s.target, state)
-        return state.replace(target=target, updates=state.updates + 1), info["returned_episode_returns"].mean()
+        # A rollout is one episode, told at its last step; the wrapper multiplies rewards by the number of agents.
+        episode_return = info["returned_episode_returns"][-1].mean() / agents
+        return state.replace(target=target, updates=state.updates + 1), episode_return
 
     return init, update
 
@@ -232,7 +234,7 @@ def main() -> None:
         begin = time.perf_counter()
         state, returns = jax.block_until_ready(chunk(state))
         speed = 500 * 8 * 26 / (time.perf_counter() - begin)
-        print(f"{speed:.0f} steps/s, mean return (summed over agents, 26 steps) {float(returns[-50:].mean()):.2f}")
+        print(f"{speed:.0f} steps/s, mean return per agent over 26 steps {float(returns[-50:].mean()):.2f}")
 
 
 if __name__ == "__main__":
