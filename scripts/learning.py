@@ -102,7 +102,7 @@ OFF_POLICY = (
     Training("maddpg", "mpe/simple_speaker_listener", 4e5, others=PUBLISHED),
     Training("matd3", "mpe/simple_speaker_listener", 4e5, others=PUBLISHED),
     Training("masac", "mpe/simple_speaker_listener", 6e5),
-    Training("pqn_vdn", "smax/3m", 5e5, measure="win_rate"),
+    Training("pqn_vdn", "smax/3m", 1e6, measure="win_rate"),
     Training("pqn_vdn", "smax/2s3z", 1e6, seeds=4, measure="win_rate"),
 )
 TRAININGS = ON_POLICY + OFF_POLICY
