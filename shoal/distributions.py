@@ -29,7 +29,7 @@ class Categorical(distrax.Categorical):
     """A categorical over the legal actions."""
 
     def __init__(self, logits: chex.Array, mask: chex.Array):
-        super().__init__(logits=jnp.where(mask, jnp.clip(logits, -MAX_LOGIT, MAX_LOGIT), ILLEGAL))
+        super().__init__(logits=_legal(logits, mask))
 
     def sample_from(self, noise: chex.Array) -> chex.Array:
         """The Gumbel-max trick: ``noise`` is standard Gumbel, ``[..., N]``."""

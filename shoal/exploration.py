@@ -23,8 +23,7 @@ def choice_noise(key: chex.PRNGKey, shape: tuple[int, ...], actions: int) -> che
 def epsilon_greedy(values: chex.Array, mask: chex.Array, epsilon: chex.Numeric, noise: chex.Array) -> chex.Array:
     """The best legal action of ``values [..., N]``; with probability ``epsilon`` any legal one, each as likely."""
     explore = noise[..., -1:] < epsilon
-    score = jnp.where(explore, noise[..., :-1], values)
-    return jnp.argmax(jnp.where(mask, score, -jnp.inf), axis=-1).astype(jnp.int32)
+    return best(jnp.where(explore, noise[..., :-1], values), mask)
 
 
 def best(values: chex.Array, mask: chex.Array) -> chex.Array:
