@@ -4,6 +4,7 @@ from envs import jaxmarl as _jaxmarl
 from envs import matrix as _matrix
 from envs import mpe as _mpe
 from envs import smax as _smax
+from envs import vmas as _vmas
 from envs.base import Continuous, Discrete, Env, TimeStep, UserError
 from envs.registry import list_envs as list
 from envs.registry import make, register
@@ -14,3 +15,4 @@ _jaxmarl.register_all()
 _matrix.register_all()
 _mpe.register_all()
 _smax.register_all()
+_vmas.register_all()

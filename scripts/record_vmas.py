@@ -1,0 +1,461 @@
+"""Record steps of the real VMAS into ``tests/data/vmas/<task>.npz``, which tests/envs/test_vmas.py compares with.
+
+    pip install 'shoal[oracle]' && python scripts/record_vmas.py [task ...]
+
+One environment at a time (``num_envs=1``): what VMAS couples across a batch is not wanted. A case is a set of arguments
+and a kind of action; its episodes start from VMAS's own resets, and go on with random actions or a full push in one
+direction, or from states with bodies thrown at each other. Each file holds, per case, ``[episode, step]`` arrays:
+the states (one more than steps) with what the scenario remembers, actions, observations, rewards, dones and infos.
+``bodies.npz`` is no task: all pairs of shapes, joints, limits and dynamics in worlds of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import vmas
+from vmas.simulator.core import Landmark
+
+FIELDS = ("pos", "vel", "rot", "ang_vel")
+EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3)}  # how many, of how many steps
+
+# BenchMARL's arguments, conf/task/vmas: Shoal's defaults. Then further cases, each changing some of them.
+BENCHMARL: dict[str, dict[str, Any]] = {
+    "balance": {"n_agents": 4, "random_package_pos_on_line": True, "package_mass": 5},
+    "ball_passage": {"n_passages": 1, "fixed_passage": False, "random_start_angle": True},
+    "ball_trajectory": {"joints": True},
+    "buzz_wire": {"random_start_angle": True, "collision_reward": -10},
+    "discovery": {
+        "n_agents": 5, "n_targets": 7, "lidar_range": 0.35, "covering_range": 0.25, "agents_per_target": 2,
+        "targets_respawn": True, "shared_reward": True,
+    },
+    "dispersion": {"n_agents": 4, "n_food": 4, "share_reward": True, "food_radius": 0.02, "penalise_by_time": False},
+    "dropout": {"n_agents": 4, "energy_coeff": 0.02, "start_same_point": False},
+    "flocking": {"n_agents": 4, "n_obstacles": 5, "collision_reward": -0.1},
+    "football": {
+        "n_blue_agents": 3, "n_red_agents": 3, "ai_red_agents": True, "physically_different": False,
+        "spawn_in_formation": False, "only_blue_formation": True, "formation_agents_per_column": 2,
+        "randomise_formation_indices": False, "formation_noise": 0.2, "n_traj_points": 0, "ai_strength": 1.0,
+        "ai_decision_strength": 1.0, "ai_precision_strength": 1.0, "agent_size": 0.025, "goal_size": 0.35,
+        "goal_depth": 0.1, "pitch_length": 3.0, "pitch_width": 1.5, "ball_mass": 0.25, "ball_size": 0.02,
+        "u_multiplier": 0.1, "enable_shooting": False, "u_rot_multiplier": 0.0003, "u_shoot_multiplier": 0.6,
+        "shooting_radius": 0.08, "shooting_angle": 1.5708, "max_speed": 0.15, "ball_max_speed": 0.3,
+        "dense_reward": True, "pos_shaping_factor_ball_goal": 10.0, "pos_shaping_factor_agent_ball": 0.1,
+        "distance_to_ball_trigger": 0.4, "scoring_reward": 100.0, "observe_teammates": True,
+        "observe_adversaries": True, "dict_obs": False,
+    },
+    "give_way": {
+        "mirror_passage": False, "observe_rel_pos": False, "done_on_completion": False, "final_reward": 0.01,
+    },
+    "joint_passage": {
+        "n_passages": 1, "fixed_passage": True, "joint_length": 0.5, "random_start_angle": True,
+        "random_goal_angle": True, "observe_joint_angle": False, "asym_package": True, "mass_ratio": 5,
+        "mass_position": 0.75,
+    },
+    "joint_passage_size": {
+        "n_passages": 3, "fixed_passage": False, "random_start_angle": False, "random_goal_angle": False,
+        "observe_joint_angle": False,
+    },
+    "multi_give_way": {"agent_collision_penalty": -0.1},
+    "navigation": {
+        "n_agents": 3, "collisions": True, "agents_with_same_goal": 1, "split_goals": False,
+        "observe_all_goals": False, "shared_rew": False, "lidar_range": 0.35, "agent_radius": 0.1,
+    },
+    "passage": {"n_passages": 1, "shared_reward": True},
+    "reverse_transport": {"n_agents": 4, "package_width": 0.6, "package_length": 0.6, "package_mass": 50},
+    "sampling": {
+        "n_agents": 3, "shared_rew": False, "n_gaussians": 3, "lidar_range": 0.2, "cov": 0.05, "collisions": True,
+        "spawn_same_pos": False,
+    },
+    "simple": {},
+    "simple_adversary": {"n_agents": 3, "n_adversaries": 1},
+    "simple_crypto": {"dim_c": 4},
+    "simple_push": {},
+    "simple_reference": {},
+    "simple_speaker_listener": {},
+    "simple_spread": {"n_agents": 3, "obs_agents": True},
+    "simple_tag": {
+        "num_good_agents": 1, "num_adversaries": 3, "num_landmarks": 2, "shape_agent_rew": False,
+        "shape_adversary_rew": False, "agents_share_rew": False, "adversaries_share_rew": True,
+        "observe_same_team": True, "observe_pos": True, "observe_vel": True, "bound": 1.0, "respawn_at_catch": False,
+    },
+    "simple_world_comm": {
+        "num_good_agents": 2, "num_adversaries": 4, "num_landmarks": 1, "num_food": 2, "num_forests": 2,
+    },
+    "transport": {
+        "n_agents": 4, "n_packages": 1, "package_width": 0.15, "package_length": 0.15, "package_mass": 50,
+    },
+    "wheel": {"n_agents": 4, "line_length": 1, "line_mass": 30, "desired_velocity": 0.05},
+    "wind_flocking": {
+        "horizon": 100, "dist_shaping_factor": 1, "vel_shaping_factor": 1, "wind_shaping_factor": 1,
+        "rot_shaping_factor": 0, "pos_shaping_factor": 0, "energy_shaping_factor": 0, "wind": 0,
+        "cover_angle_tolerance": 1, "observe_rel_pos": True, "observe_rel_vel": True, "observe_pos": False,
+        "desired_vel": 0.4,
+    },
+}  # fmt: skip
+EXTRA: dict[str, list[dict[str, Any]]] = {
+    "balance": [{"n_agents": 3, "package_mass": 1, "random_package_pos_on_line": False}],
+    "ball_passage": [{"n_passages": 3, "fixed_passage": True, "random_start_angle": False}],
+    "ball_trajectory": [
+        {"joints": False, "pos_shaping_factor": 2, "speed_shaping_factor": 0.5, "dist_shaping_factor": 3},
+        {"pos_shaping_factor": 1, "dist_shaping_factor": 1},
+    ],
+    "buzz_wire": [{"random_start_angle": False, "pos_shaping_factor": 3, "collision_reward": -2, "max_speed_1": 0.1}],
+    "discovery": [
+        {
+            "n_agents": 3, "n_targets": 4, "x_semidim": 1.5, "y_semidim": 0.5, "min_dist_between_entities": 0.12,
+            "lidar_range": 0.6, "covering_range": 0.4, "use_agent_lidar": True, "n_lidar_rays_entities": 9,
+            "n_lidar_rays_agents": 7, "agents_per_target": 1, "targets_respawn": False, "shared_reward": False,
+            "agent_collision_penalty": -0.3, "covering_rew_coeff": 2.0, "time_penalty": -0.01,
+        },
+        {"targets_respawn": False, "agent_collision_penalty": -1},
+    ],
+    "dispersion": [
+        {"n_agents": 3, "n_food": 5, "share_reward": False, "food_radius": 0.3, "penalise_by_time": True},
+        {"share_reward": True, "food_radius": 0.4, "penalise_by_time": True, "pos_range": 0.5},
+    ],
+    "dropout": [{"n_agents": 3, "energy_coeff": 0.5, "start_same_point": True}],
+    "flocking": [
+        {
+            "n_agents": 3, "n_obstacles": 2, "collision_reward": -1, "dist_shaping_factor": 5, "n_lidar_rays": 5,
+            "min_dist_between_entities": 0.2,
+        },
+    ],
+    "give_way": [
+        {
+            "mirror_passage": True, "observe_rel_pos": True, "done_on_completion": True, "final_reward": 1.0,
+            "energy_rew_coeff": 0.5, "agent_collision_penalty": -1, "passage_collision_penalty": -2,
+            "obstacle_collision_penalty": -3, "min_input_norm": 0.3, "pos_shaping_factor": 2, "dt_delay": 2,
+        },
+        {"box_agents": True, "agent_collision_penalty": -1, "obstacle_collision_penalty": -3},
+        {"use_velocity_controller": False, "v_range": 0.3, "a_range": 2, "linear_friction": 0.3, "energy_rew_coeff": 1},
+    ],
+    "joint_passage": [
+        {
+            "n_passages": 2, "fixed_passage": False, "asym_package": False, "mass_ratio": 3, "observe_joint_angle": True,
+            "collision_reward": -1, "energy_reward_coeff": 0.2, "all_passed_rot": False, "pos_shaping_factor": 2,
+            "rot_shaping_factor": 3, "max_speed_1": 0.2,
+        },
+        {"collision_reward": -1, "random_start_angle": False, "random_goal_angle": False, "joint_length": 0.4},
+        {"use_controller": True},
+    ],
+    "joint_passage_size": [
+        {
+            "n_passages": 4, "fixed_passage": True, "asym_package": True, "mass_ratio": 3, "observe_joint_angle": True,
+            "collision_reward": -1, "energy_reward_coeff": 0.2, "random_goal_angle": True, "pos_shaping_factor": 2,
+            "rot_shaping_factor": 3, "middle_angle_180": True, "max_speed_1": 0.2,
+        },
+        {"collision_reward": -1, "use_vel_controller": True},
+    ],
+    "multi_give_way": [
+        {
+            "shared_rew": False, "u_range": 0.3, "a_range": 2, "linear_friction": 0.2, "min_input_norm": 0.2,
+            "final_reward": 1, "agent_collision_penalty": -1, "pos_shaping_factor": 2,
+        },
+        {"box_agents": True, "agent_collision_penalty": -1},
+        {"pos_shaping_factor": 0},
+    ],
+    "navigation": [
+        {
+            "n_agents": 4, "observe_all_goals": True, "shared_rew": True, "lidar_range": 0.8, "agent_radius": 0.15, "n_lidar_rays": 7, "pos_shaping_factor": 3,
+            "final_reward": 2, "agent_collision_penalty": -2, "enforce_bounds": True, "world_spawning_x": 2,
+            "world_spawning_y": 1.5,
+        },
+        {"collisions": False, "agents_with_same_goal": 2},
+        {"collisions": False, "n_agents": 4, "agents_with_same_goal": 2, "split_goals": True, "shared_rew": True},
+    ],
+    "passage": [{"n_passages": 3, "shared_reward": False}],
+    "reverse_transport": [{"n_agents": 2, "package_width": 0.4, "package_length": 0.8, "package_mass": 5}],
+    "sampling": [
+        {
+            "n_agents": 2, "shared_rew": True, "n_gaussians": 2, "lidar_range": 0.5, "cov": [0.1, 0.02],
+            "agent_radius": 0.05, "xdim": 0.5, "ydim": 1.5, "grid_spacing": 0.25, "norm": False,
+        },
+    ],
+    "simple_adversary": [{"n_agents": 5, "n_adversaries": 2}],
+    "simple_crypto": [{"dim_c": 6}],
+    "simple_spread": [{"n_agents": 5, "obs_agents": False}],
+    "simple_tag": [
+        {
+            "num_good_agents": 3, "num_adversaries": 2, "num_landmarks": 1, "shape_agent_rew": True,
+            "shape_adversary_rew": True, "agents_share_rew": True, "adversaries_share_rew": False,
+            "observe_same_team": False, "observe_vel": False, "bound": 0.7,
+        },
+        {"num_good_agents": 2, "shape_adversary_rew": True, "observe_pos": False},
+    ],
+    "simple_world_comm": [
+        {"num_good_agents": 3, "num_adversaries": 2, "num_landmarks": 2, "num_food": 1, "num_forests": 1},
+    ],
+    "transport": [
+        {"n_agents": 2, "package_width": 0.3, "package_length": 0.2, "package_mass": 5},
+        {"n_agents": 3, "n_packages": 2},
+    ],
+    "wheel": [{"n_agents": 2, "line_length": 1.6, "line_mass": 5, "desired_velocity": 0.3}],
+    "wind_flocking": [
+        {
+            "wind": 2, "vel_shaping_factor": 2, "dist_shaping_factor": 3, "wind_shaping_factor": 4,
+            "pos_shaping_factor": 1, "rot_shaping_factor": 0.5, "energy_shaping_factor": 0.2, "observe_pos": True,
+            "cover_angle_tolerance": 0.7, "v_range": 0.3,
+        },
+        {"wind": 1, "use_controller": False, "f_range": 2},
+    ],
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------ what a scenario remembers
+
+
+def of_agents(attribute: str) -> Callable:
+    """A value per policy agent."""
+    return lambda env: {attribute: torch.stack([getattr(agent, attribute) for agent in env.agents])}
+
+
+def of_scenario(*attributes: str) -> Callable:
+    return lambda env: {name: getattr(env.scenario, name) for name in attributes}
+
+
+def of_landmarks(*attributes: str) -> Callable:
+    """A value per landmark that has it."""
+
+    def read(env):
+        found = [landmark for landmark in env.world.landmarks if hasattr(landmark, attributes[0])]
+        return {name: torch.stack([getattr(landmark, name) for landmark in found]) for name in attributes}
+
+    return read
+
+
+def goals(env) -> dict[str, torch.Tensor]:
+    """Which landmark each agent is about, -1 for none; what a secret is."""
+    landmarks, found = env.world.landmarks, {}
+    for name in ("goal", "goal_a", "goal_b"):
+        values = [getattr(agent, name, None) for agent in env.world.agents]
+        if any(isinstance(value, Landmark) for value in values):
+            found[name] = torch.tensor([landmarks.index(v) if isinstance(v, Landmark) else -1 for v in values])
+    return found
+
+
+def controllers(env) -> dict[str, torch.Tensor]:
+    """The memory of the agents' PID controllers."""
+    agents = [agent for agent in env.agents if hasattr(agent, "controller")]
+    zeros = torch.zeros(1, 2)
+    read = lambda agent, name: zeros + getattr(agent.controller, name)  # noqa: E731
+    return {name: torch.stack([read(agent, name) for agent in agents]) for name in ("accum_errs", "prev_err")}
+
+
+def give_way(env) -> dict[str, torch.Tensor]:
+    values = {**of_agents("shaping")(env), **(controllers(env) if env.scenario.use_velocity_controller else {})}
+    queues = [getattr(agent, "input_queue", []) for agent in env.agents]
+    if queues[0]:
+        values["input_queue"] = torch.stack([torch.stack(list(queue)) for queue in queues])
+    return values
+
+
+def sampling(env) -> dict[str, torch.Tensor]:
+    scenario = env.scenario
+    return {"locs": torch.stack(scenario.locs), "max_pdf": scenario.max_pdf, "sampled": scenario.sampled}
+
+
+def joint_passage(env) -> dict[str, torch.Tensor]:
+    joint, names = env.scenario.joint, ("pos_shaping_pre", "pos_shaping_post", "rot_shaping_pre", "rot_shaping_post")
+    values = {name: getattr(joint, name) for name in names if hasattr(joint, name)}
+    values["passed"] = env.scenario.passed
+    for name in ("pass_center", "big_passage_pos", "small_passage_pos", "middle_angle"):
+        if hasattr(env.scenario, name):
+            values[name] = getattr(env.scenario, name)
+    uses = getattr(env.scenario, "use_controller", False) or getattr(env.scenario, "use_vel_controller", False)
+    return {**values, **(controllers(env) if uses else {})}
+
+
+def wind_flocking(env) -> dict[str, torch.Tensor]:
+    values = of_scenario("t", "distance_shaping", "pos_shaping", "rot_shaping")(env)
+    for name in ("vel_shaping", "energy_shaping", "wind_shaping"):
+        values |= of_agents(name)(env)
+    values["gravity"] = torch.stack([agent.gravity for agent in env.agents])
+    return {**values, **(controllers(env) if env.scenario.use_controller else {})}
+
+
+def crypto(env) -> dict[str, torch.Tensor]:
+    alice = env.world.agents[2]
+    return {"secret": alice.secret, "key": alice.key}
+
+
+HIDDEN: dict[str, Callable] = {
+    "balance": of_scenario("global_shaping"),
+    "ball_passage": of_landmarks("pos_shaping_pre", "pos_shaping_post"),
+    "ball_trajectory": of_scenario("pos_shaping", "speed_shaping", "dist_shaping"),
+    "buzz_wire": of_scenario("pos_shaping"),
+    "discovery": of_scenario("all_time_covered_targets"),
+    "dispersion": of_landmarks("eaten"),
+    "dropout": of_landmarks("eaten"),
+    "flocking": lambda env: {**of_scenario("t")(env), **of_agents("distance_shaping")(env)},
+    "give_way": give_way,
+    "joint_passage": joint_passage,
+    "joint_passage_size": joint_passage,
+    "multi_give_way": lambda env: {**of_agents("shaping")(env), **controllers(env)},
+    "navigation": of_agents("pos_shaping"),
+    "passage": of_agents("global_shaping"),
+    "reverse_transport": of_landmarks("global_shaping", "on_goal"),
+    "sampling": sampling,
+    "simple_adversary": goals,
+    "simple_crypto": crypto,
+    "simple_push": goals,
+    "simple_reference": goals,
+    "simple_speaker_listener": goals,
+    "transport": of_landmarks("global_shaping", "on_goal"),
+    "wind_flocking": wind_flocking,
+}
+
+
+# ---------------------------------------------------------------------------------------------------- recording
+
+
+def read(env, hidden: Callable) -> dict[str, np.ndarray]:
+    """The state of the one environment."""
+    state = {f: np.stack([getattr(e.state, f)[0].numpy().copy() for e in env.world.entities]) for f in FIELDS}
+    state["rot"], state["ang_vel"] = state["rot"][:, 0], state["ang_vel"][:, 0]
+    if any(agent.state.c is not None for agent in env.world.agents):
+        width = env.world.dim_c
+        rows = [np.zeros(width, np.float32) if a.silent else a.state.c[0].numpy().copy() for a in env.world.agents]
+        state["comm"] = np.stack(rows)
+    for name, value in hidden(env).items():
+        state[f"hidden.{name}"] = np.asarray(value).copy()
+    return state
+
+
+def throw(env, rng: np.random.Generator) -> None:
+    """Put every free body onto another one that it collides with, moving and turning; those in joints only stir."""
+    joined = {entity.name for joint in env.world.joints for entity in (joint.entity_a, joint.entity_b)}
+    entities = env.world.entities
+    for entity in entities:
+        if not entity.movable and not entity.rotatable:
+            continue
+        if entity.name in joined:
+            entity.state.pos = entity.state.pos + torch.tensor(rng.normal(0, 0.01, (1, 2)), dtype=torch.float32)
+        else:
+            others = [o for o in entities if o is not entity and entity.collides(o)]
+            if others and entity.movable:
+                other = others[rng.integers(len(others))]
+                reach = entity.shape.circumscribed_radius() + other.shape.circumscribed_radius()
+                angle, far = rng.uniform(0, 2 * math.pi), rng.uniform(0.2, 1.0) * reach
+                offset = [[far * math.cos(angle), far * math.sin(angle)]]
+                if reach > 1:  # a wall or a floor: somewhere along it
+                    offset = [[rng.uniform(-1, 1), rng.uniform(0.3, 0.56)]]
+                entity.state.pos = other.state.pos + torch.tensor(offset, dtype=torch.float32)
+            if entity.rotatable:
+                entity.state.rot = torch.tensor(rng.uniform(-3, 3, (1, 1)), dtype=torch.float32)
+        if entity.movable:
+            entity.state.vel = torch.tensor(rng.normal(0, 0.3, (1, 2)), dtype=torch.float32)
+        if entity.rotatable:
+            entity.state.ang_vel = torch.tensor(rng.normal(0, 0.3, (1, 1)), dtype=torch.float32)
+    for agent in env.agents:
+        env.scenario.reward(agent)  # brings what is remembered up to date
+
+
+def pad(rows: list[np.ndarray]) -> np.ndarray:
+    """Stack vectors of different lengths, zeros behind the shorter ones."""
+    size = max(len(row) for row in rows)
+    return np.stack([np.pad(row, (0, size - len(row))) for row in rows]).astype(np.float32)
+
+
+def draw(env, rng: np.random.Generator, kind: str, continuous: bool) -> list[np.ndarray]:
+    """An action per agent; ``push``: as hard as it goes in a direction, with words at random."""
+    actions = []
+    for agent, space in zip(env.agents, env.action_space, strict=True):
+        if not continuous:
+            actions.append(rng.integers(0, space.n, size=1))
+            continue
+        size = agent.action_size
+        limit = agent.action.u_range_tensor.numpy().reshape(-1)
+        move = rng.uniform(-1.1, 1.1, size) if kind != "push" else rng.choice([-1.0, 1.0], size)
+        words = rng.uniform(-0.1, 1.1, space.shape[0] - size)
+        actions.append(np.concatenate([move * limit, words]).astype(np.float32))
+    return actions
+
+
+def episode(env, hidden: Callable, rng, kind: str, steps: int, continuous: bool) -> dict[str, np.ndarray]:
+    """One episode: ``[steps + 1]`` states and ``[steps]`` of all else."""
+    env.reset(seed=int(rng.integers(2**31)))
+    if kind == "thrown":
+        throw(env, rng)
+    states, rows = [read(env, hidden)], []
+    actions = draw(env, rng, kind, continuous)
+    for _ in range(steps):
+        if kind != "push":
+            actions = draw(env, rng, kind, continuous)
+        tensors = [torch.tensor(action)[None] for action in actions]
+        obs, reward, done, info = env.step(tensors)
+        row = {
+            "action": pad(actions) if continuous else np.concatenate(actions),
+            "obs": pad([o[0].numpy() for o in obs]),
+            "reward": np.array([r.reshape(-1)[0].item() for r in reward], np.float32),
+            "done": done[0].numpy(),
+        }
+        for name in info[0]:
+            row[f"info.{name}"] = np.stack([np.asarray(i[name][0], np.float32).reshape(-1) for i in info])
+        rows.append(row)
+        states.append(read(env, hidden))
+    stacked = {name: np.stack([state[name] for state in states]) for name in states[0]}
+    return stacked | {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def record(env, hidden: Callable, continuous: bool, seed: int) -> dict[str, np.ndarray]:
+    """All episodes of a case: ``<kind>/<field>`` with ``[episode, step]`` in front."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {
+        "entities": np.array([entity.name for entity in env.world.entities]),
+        "agents": np.array([agent.name for agent in env.agents]),
+        "obs_sizes": np.array([space.shape[0] for space in env.observation_space]),
+    }
+    for kind, (number, steps) in EPISODES.items():
+        if not continuous and kind == "push":
+            continue
+        found = [episode(env, hidden, rng, kind, steps, continuous) for _ in range(number if continuous else 1)]
+        arrays |= {f"{kind}/{name}": np.stack([e[name] for e in found]) for name in found[0]}
+    return arrays
+
+
+def record_task(task: str) -> dict[str, np.ndarray]:
+    """Every case of a task: ``<case>/...``, with the arguments that differ from BenchMARL's as JSON."""
+    arrays = {}
+    hidden = HIDDEN.get(task, lambda env: {})
+    cases = [("default", {}, True), ("discrete", {}, False)]
+    cases += [(f"extra_{i}", extra, True) for i, extra in enumerate(EXTRA.get(task, []))]
+    for seed, (case, extra, continuous) in enumerate(cases):
+        env = vmas.make_env(
+            scenario=task,
+            num_envs=1,
+            device="cpu",
+            continuous_actions=continuous,
+            clamp_actions=True,
+            **{**BENCHMARL[task], **extra},
+        )
+        recorded = record(env, hidden, continuous, seed)
+        arrays |= {f"{case}/{name}": array for name, array in recorded.items()}
+        arrays[f"{case}/kwargs"] = np.array(json.dumps(extra))
+    return arrays
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help="all, if none is named")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests" / "data" / "vmas")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for task in options.tasks or BENCHMARL:
+        arrays = record_task(task)
+        compact = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in arrays.items()}
+        path = options.out / f"{task}.npz"
+        np.savez_compressed(path, **compact)
+        print(f"{path.name}: {path.stat().st_size / 1024:.0f} KB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
