@@ -124,6 +124,10 @@ class Env:
         """One transition; ``action`` is ``[A]`` int32, ``[A, D]`` int32 or ``[A, N]`` float32, by ``action_space``."""
         raise NotImplementedError(f"{type(self).__name__}.step")
 
+    def render(self, states: EnvState, size: int = 400) -> np.ndarray:
+        """``[T, size, size, 3]`` uint8: pictures of the states ``[T, ...]`` of one environment, for ``drawing.save``."""
+        raise UserError(f"{self.name or type(self).__name__}: has no pictures; mpe and vmas environments have")
+
     @property
     def num_agents(self) -> int:
         """``A``."""

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
-from envs.base import Env, EnvState, TimeStep, select
+from envs.base import Env, EnvState, TimeStep, UserError, select
 
 
 class Wrapper(Env):
@@ -31,6 +32,9 @@ class Wrapper(Env):
     def step(self, key: chex.PRNGKey, state: EnvState, action: chex.Array) -> tuple[EnvState, TimeStep]:
         return self.env.step(key, state, action)
 
+    def render(self, states: EnvState, size: int = 400) -> np.ndarray:
+        return self.env.render(states, size)
+
 
 class TimeLimitState(struct.PyTreeNode):
     inner: EnvState
@@ -49,6 +53,15 @@ class TimeLimit(Wrapper):
         step = state.step + 1
         truncated = (step >= self.horizon) & ~timestep.terminated
         return TimeLimitState(inner, step), timestep.replace(truncated=truncated)
+
+    def restore(self, *args: Any, **kwargs: Any) -> TimeLimitState:
+        """The state that the wrapped environment's ``restore`` gives, at the start of an episode."""
+        if not hasattr(self.env, "restore"):
+            raise UserError(f"{self.name}: states cannot be put together; those of mpe and vmas can")
+        return TimeLimitState(self.env.restore(*args, **kwargs), jnp.int32(0))
+
+    def render(self, states, size=400):
+        return self.env.render(states.inner, size)
 
 
 class AgentId(Wrapper):

@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 import vmas
-from vmas.simulator.core import Landmark
+from vmas.simulator.core import Agent, Box, Landmark, Line, Sphere, World
+from vmas.simulator.dynamics.diff_drive import DiffDrive
+from vmas.simulator.dynamics.forward import Forward
+from vmas.simulator.dynamics.holonomic import Holonomic
+from vmas.simulator.dynamics.holonomic_with_rot import HolonomicWithRotation
+from vmas.simulator.dynamics.kinematic_bicycle import KinematicBicycle
+from vmas.simulator.dynamics.roatation import Rotation
+from vmas.simulator.dynamics.static import Static
+from vmas.simulator.joints import Joint
+from vmas.simulator.scenario import BaseScenario
+from vmas.simulator.sensors import Lidar
 
 FIELDS = ("pos", "vel", "rot", "ang_vel")
 EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3)}  # how many, of how many steps
@@ -313,6 +323,148 @@ HIDDEN: dict[str, Callable] = {
 }
 
 
+# ------------------------------------------------------------------------------------------- worlds of no task
+
+FREE = {"movable": True, "rotatable": True}
+WORLDS: dict[str, dict[str, Any]] = {  # what the test builds again from the same words
+    "pairs": {
+        "world": {"substeps": 2, "linear_friction": 0.05},
+        "landmarks": [
+            {"shape": ["Box", 0.4, 0.2], **FREE, "mass": 2.0},
+            {"shape": ["Box", 0.5, 0.5, True], **FREE},
+            {"shape": ["Box", 0.3, 0.2], "movable": True},
+            {"shape": ["Line", 0.5], **FREE},
+            {"shape": ["Line", 0.4]},
+            {"shape": ["Sphere", 0.1], "movable": True, "mass": 0.5},
+        ],
+        "agents": [{"shape": ["Sphere", 0.07]}, {"shape": ["Box", 0.2, 0.1]}, {"shape": ["Line", 0.3]}],
+    },
+    "limits": {
+        "world": {"substeps": 3, "drag": 0.1, "angular_friction": 0.02, "x_semidim": 1.0, "gravity": [0.1, -0.2]},
+        "landmarks": [
+            {"shape": ["Sphere", 0.05], "movable": True, "gravity": [0.0, 0.5], "drag": 0.5},
+            {"shape": ["Line", 0.5], **FREE, "angular_friction": 0.5, "linear_friction": 0.3},
+        ],
+        "agents": [
+            {"dynamics": ["HolonomicWithRotation"], "max_f": 0.4, "max_t": 0.0005, "u_multiplier": 1.5},
+            {"dynamics": ["HolonomicWithRotation"], "f_range": 0.3, "t_range": 0.0003, "max_speed": 0.2},
+            {"v_range": 0.1, "mass": 3.0, "u_range": 0.5, "gravity": [0.3, 0.0]},
+        ],
+    },
+    "dynamics": {
+        "world": {"dt": 0.05},
+        "landmarks": [],
+        "agents": [
+            {"dynamics": [name, *arguments], "collide": False}
+            for name, *arguments in (
+                ("Holonomic",), ("HolonomicWithRotation",), ("Forward",), ("Rotation",), ("Static",),
+                ("DiffDrive", "rk4"), ("DiffDrive", "euler"),
+                ("KinematicBicycle", 0.05, 0.07, 0.6, "euler"), ("KinematicBicycle", 0.05, 0.07, 0.6, "rk4"),
+            )
+        ],
+    },
+    "joints": {
+        "world": {"substeps": 5, "joint_force": 5.0, "torque_constraint_force": 0.002},
+        "landmarks": [
+            {"shape": ["Sphere", 0.05], "movable": True},
+            {"shape": ["Box", 0.3, 0.2], **FREE},
+            {"shape": ["Line", 0.4], **FREE},
+        ],
+        "agents": [{}, {"shape": ["Box", 0.2, 0.1]}],
+        "rods": [["agent_0", "landmark_0", 0.3, 2.0]],
+        "joints": [
+            ["landmark_1", "agent_1", [1.0, -1.0], [0.0, 0.5], None],
+            ["landmark_2", "landmark_1", [-1.0, 0.0], [0.5, 1.0], 0.4],
+        ],
+    },
+    "lidar": {
+        "world": {},
+        "landmarks": [
+            {"shape": ["Sphere", 0.2], "movable": True},
+            {"shape": ["Box", 0.4, 0.2], **FREE},
+            {"shape": ["Line", 0.6], **FREE},
+        ],
+        "agents": [{"dynamics": ["HolonomicWithRotation"]}, {}],
+        "lidar": {"rays": 16, "reach": 0.7, "start": 0.05},
+    },
+}  # fmt: skip
+SHAPES = {"Sphere": Sphere, "Box": Box, "Line": Line}
+DYNAMICS = {
+    "Holonomic": Holonomic,
+    "HolonomicWithRotation": HolonomicWithRotation,
+    "Forward": Forward,
+    "Rotation": Rotation,
+    "Static": Static,
+}
+
+
+class Bodies(BaseScenario):
+    """A world of :data:`WORLDS`: no reward, and observations only if it has a lidar."""
+
+    def make_world(self, batch_dim: int, device, **kwargs) -> World:
+        self.words = kwargs.pop("words")
+        arguments = dict(self.words["world"])
+        world = World(batch_dim, device, **arguments)
+        for i, words in enumerate(self.words["landmarks"]):
+            world.add_landmark(Landmark(f"landmark_{i}", **self.arguments(words, world)))
+        for i, words in enumerate(self.words["agents"]):
+            world.add_agent(Agent(f"agent_{i}", **self.arguments(words, world)))
+        named = {entity.name: entity for entity in world.entities}
+        for a, b, length, mass in self.words.get("rods", []):
+            world.add_joint(Joint(named[a], named[b], dist=length, mass=mass))
+        for a, b, anchor_a, anchor_b, lock in self.words.get("joints", []):
+            turn = {"rotate_a": False, "rotate_b": False, "fixed_rotation_a": lock, "fixed_rotation_b": lock}
+            world.add_joint(Joint(named[a], named[b], tuple(anchor_a), tuple(anchor_b), dist=0, **({} if lock is None else turn)))
+        return world
+
+    def arguments(self, words: dict, world: World) -> dict:
+        """VMAS's arguments of an entity."""
+        words = dict(words)
+        if "shape" in words:
+            kind, *sizes = words["shape"]
+            words["shape"] = SHAPES[kind](*sizes)
+        if "gravity" in words:
+            words["gravity"] = torch.tensor(words["gravity"])
+        if "dynamics" in words:
+            kind, *sizes = words["dynamics"]
+            if kind == "DiffDrive":
+                words["dynamics"] = DiffDrive(world, integration=sizes[0])
+            elif kind == "KinematicBicycle":
+                front, rear, most, integration = sizes
+                words["dynamics"] = KinematicBicycle(world, 0.1, front, rear, most, integration=integration)
+            else:
+                words["dynamics"] = DYNAMICS[kind]()
+        if "lidar" in self.words and "movable" not in words:
+            rays = self.words["lidar"]
+            start = rays["start"]
+            words["sensors"] = [Lidar(world, start, start + 2 * math.pi, n_rays=rays["rays"], max_range=rays["reach"])]
+        return words
+
+    def reset_world_at(self, env_index=None) -> None:
+        for entity in self.world.entities:
+            entity.set_pos(torch.rand(1, 2) * 1.2 - 0.6, batch_index=None)
+            entity.set_rot(torch.rand(1, 1) * 6 - 3, batch_index=None)
+
+    def reward(self, agent):
+        return torch.zeros(1)
+
+    def observation(self, agent):
+        return agent.sensors[0].measure() if agent.sensors else torch.zeros(1, 1)
+
+
+def record_bodies() -> dict[str, np.ndarray]:
+    """Every world of no task, with its words as JSON."""
+    arrays = {}
+    for seed, (name, words) in enumerate(WORLDS.items()):
+        env = vmas.make_env(
+            scenario=Bodies(), num_envs=1, device="cpu", continuous_actions=True, clamp_actions=True, words=words
+        )
+        recorded = record(env, lambda env: {}, True, seed)
+        arrays |= {f"{name}/{field}": array for field, array in recorded.items()}
+        arrays[f"{name}/words"] = np.array(json.dumps(words))
+    return arrays
+
+
 # ---------------------------------------------------------------------------------------------------- recording
 
 
@@ -449,8 +601,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
-    for task in options.tasks or BENCHMARL:
-        arrays = record_task(task)
+    for task in options.tasks or (*BENCHMARL, "bodies"):
+        arrays = record_bodies() if task == "bodies" else record_task(task)
         compact = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in arrays.items()}
         path = options.out / f"{task}.npz"
         np.savez_compressed(path, **compact)

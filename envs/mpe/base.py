@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from envs import drawing
 from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, size_mask
 from envs.mpe.world import World
 
@@ -140,6 +141,25 @@ class ParticleEnv(Env):
         return State(
             pos[:agents], vel, pos[agents:], comm if self.speakers else None, None if self.goals is None else goal
         )
+
+    def render(self, states: State, size: int = 400) -> np.ndarray:
+        """Pictures of the states ``[T, ...]`` of one environment: trails, a colour per team."""
+        states, world = jax.device_get(states), self.world
+        pos = np.concatenate([states.pos, states.landmarks], axis=1)
+        teams = [drawing.GROUPS[i % len(drawing.GROUPS)] for i in self.group_ids]
+        solid = np.arange(world.agents + world.landmarks) < world.solid
+        bodies = [
+            drawing.Body(
+                colour=teams[i] if i < world.agents else "grey" if solid[i] else "light_green",
+                radius=float(world.radius[i]),
+                solid=bool(solid[i]) or i < world.agents,
+                agent=i < world.agents,
+            )
+            for i in range(world.agents + world.landmarks)
+        ]
+        steps, count = pos.shape[:2]
+        shown, rays = np.ones((steps, count), bool), np.zeros((steps, 0, 2, 2))
+        return drawing.animate(drawing.Scene(bodies, pos, np.zeros((steps, count)), shown, rays, title=self.name), size)
 
     def _timestep(self, state: State, reward: chex.Array) -> TimeStep:
         obs = self.observe(state)

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from envs import drawing
 from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, pad_stack, size_mask
 from envs.vmas.dynamics import Body
 from envs.vmas.geometry import Vec
+from envs.vmas.pictures import scene
 from envs.vmas.world import Motion, World
 
 CHOICES = 3  # of each action dimension if discrete: nothing, minus, plus
@@ -210,6 +212,14 @@ class Scenario(Env):
                 noise = jax.random.normal(jax.random.fold_in(key, 1), comm.shape)
                 comm = comm + noise * (self.c_noise * self.speaks)[rows][:, None]
         return self._of_all(u), None if comm is None else self._of_all(comm)
+
+    def render(self, states: State, size: int = 400) -> np.ndarray:
+        """Pictures of the states ``[T, ...]`` of one environment: trails, lidar rays, a colour per group."""
+        return drawing.animate(scene(self, states), size)
+
+    def shown(self, state: State) -> chex.Array:
+        """``[N]`` bool: what a picture shows now; not what has been eaten, for example."""
+        return jnp.array([entity.drawn for entity in self.world.entities])
 
     # ------------------------------------------------------------------------------------------------- helpers
 

@@ -78,7 +78,8 @@ class Entity:
     gravity: tuple[float, float] | None = None  # beside the world's
     max_speed: float | None = None  # of its velocity's length
     v_range: float | None = None  # of each component
-    colour: str = "grey"  # for pictures: see envs/vmas/render.py
+    colour: str = "grey"  # for pictures: a name of envs.drawing.COLOURS
+    drawn: bool = True  # whether pictures show it
 
     @property
     def inertia(self) -> float:
@@ -109,7 +110,7 @@ class Agent(Entity):
     f_range: float | None = None  # of each component
     max_t: float | None = None
     t_range: float | None = None
-    colour: str = "blue"
+    colour: str = ""  # empty: that of its group
 
 
 @dataclass(frozen=True, kw_only=True)

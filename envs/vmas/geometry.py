@@ -107,6 +107,17 @@ class Box(NamedTuple):
         directions = [across, across, along, along]
         return Line(stacked(middles), stacked(directions), jnp.stack([half_width, half_width, half, half]))
 
+    @property
+    def corners(self) -> Vec:
+        """``[4, ...]``."""
+        ends, edges = self.along * self.half, self.along.normal * self.half_width
+        front, back = self.centre + ends, self.centre - ends
+        return stacked([front + edges, front - edges, back + edges, back - edges])
+
+    def inside_out(self, point: Vec) -> Vec:
+        """``point`` as the box sees it: from its centre, along its length and width."""
+        return (point - self.centre).turned(Vec(self.along.x, -self.along.y))
+
 
 def safe_sqrt(x: chex.Array) -> chex.Array:
     """``sqrt``, with gradient zero at zero."""
@@ -123,6 +134,11 @@ def stacked(vectors: list[Vec]) -> Vec:
     """On a new leading axis."""
     xs, ys = jnp.broadcast_arrays(*[v.x for v in vectors]), jnp.broadcast_arrays(*[v.y for v in vectors])
     return Vec(jnp.stack(xs), jnp.stack(ys))
+
+
+def joined(a: Vec, b: Vec) -> Vec:
+    """Along the leading axis."""
+    return Vec(jnp.concatenate([a.x, b.x]), jnp.concatenate([a.y, b.y]))
 
 
 def where(condition: chex.Array, if_true: Vec, if_false: Vec) -> Vec:
@@ -157,11 +173,20 @@ def point_on_line(point: Vec, line: Line) -> Vec:
 
 
 def point_on_box(point: Vec, box: Box) -> Vec:
-    """The point of a box's perimeter closest to ``point``, also if that is inside."""
-    sides = box.sides
-    candidates = point_on_line(Vec(point.x[None], point.y[None]), sides)
-    same = Vec(jnp.broadcast_to(point.x, candidates.x.shape), jnp.broadcast_to(point.y, candidates.y.shape))
-    return nearest_of(candidates, same)[0]
+    """The point of a box's perimeter closest to ``point``, also if that is inside.
+
+    Only the two sides that ``point`` leans to can be closest. Which of them is decided in the box's frame; the point
+    itself is projected in the world's, whose rounding VMAS shares.
+    """
+    q, across = box.inside_out(point), box.along.normal
+    end = jnp.where(q.x >= 0, box.half, -box.half)
+    edge = jnp.where(q.y >= 0, box.half_width, -box.half_width)
+    to_end = Vec(q.x - end, q.y - jnp.clip(q.y, -box.half_width, box.half_width))
+    to_edge = Vec(q.x - jnp.clip(q.x, -box.half, box.half), q.y - edge)
+    on_edge = to_edge.dot(to_edge) < to_end.dot(to_end)
+    middle = box.centre + where(on_edge, across * edge, box.along * end)
+    side = Line(middle, where(on_edge, box.along, across), jnp.where(on_edge, box.half, box.half_width))
+    return point_on_line(point, side)
 
 
 def line_to_line(a: Line, b: Line) -> tuple[Vec, Vec]:
@@ -171,26 +196,55 @@ def line_to_line(a: Line, b: Line) -> tuple[Vec, Vec]:
     on_a = [a_plus, a_minus, point_on_line(b_plus, a), point_on_line(b_minus, a)]
     on_b = [point_on_line(a_plus, b), point_on_line(a_minus, b), b_plus, b_minus]
     first, second = nearest_of(stacked(on_a), stacked(on_b))
-    r, s, between = a_minus - a_plus, b_minus - b_plus, b_plus - a_plus
-    det = r.cross(s)
-    safe = jnp.where(det == 0, 1.0, det)
-    t, u = between.cross(s) / safe, between.cross(r) / safe
-    crosses = (det != 0) & (t >= 0) & (t <= 1) & (u >= 0) & (u <= 1)
-    crossing = a_plus + r * t
+    crosses, crossing = crossing_of(a, b)
     return where(crosses, crossing, first), where(crosses, crossing, second)
 
 
+def crossing_of(a: Line, b: Line) -> tuple[chex.Array, Vec]:
+    """Whether two segments cross, and where."""
+    start, other = a.centre + a.along * a.half, b.centre + b.along * b.half
+    r, s, between = a.along * (-2 * a.half), b.along * (-2 * b.half), other - start
+    det = r.cross(s)
+    safe = jnp.where(det == 0, 1.0, det)
+    t, u = between.cross(s) / safe, between.cross(r) / safe
+    return (det != 0) & (t >= 0) & (t <= 1) & (u >= 0) & (u <= 1), start + r * t
+
+
 def line_to_box(line: Line, box: Box) -> tuple[Vec, Vec]:
-    """The closest points of a box's perimeter and of a segment: the box's first."""
-    return nearest_of(*line_to_line(box.sides, _expanded(line)))
+    """The closest points of a box's perimeter and of a segment: the box's first.
+
+    Either a corner and its projection on the line, or an end of the line and its projection on the box, or a crossing.
+    """
+    ends = stacked([line.centre + line.along * line.half, line.centre - line.along * line.half])
+    corners = box.corners
+    on_box = joined(point_on_box(ends, _expanded(box)), corners)
+    on_line = joined(ends, point_on_line(corners, _expanded(line)))
+    first, second = nearest_of(on_box, on_line)
+    crosses, crossing = first_of(*crossing_of(box.sides, _expanded(line)))
+    return where(crosses, crossing, first), where(crosses, crossing, second)
 
 
 def box_to_box(a: Box, b: Box) -> tuple[Vec, Vec]:
-    """The closest points of two boxes' perimeters."""
-    on_b, on_a = line_to_box(a.sides, _expanded(b))  # [4, ...]
-    on_a_too, on_b_too = line_to_box(b.sides, _expanded(a))
-    join = lambda v, w: Vec(jnp.concatenate([v.x, w.x]), jnp.concatenate([v.y, w.y]))  # noqa: E731
-    return nearest_of(join(on_a, on_a_too), join(on_b, on_b_too))
+    """The closest points of two boxes' perimeters: a corner and its projection on the other box, or a crossing."""
+    of_a, of_b = a.corners, b.corners
+    first, second = nearest_of(
+        joined(of_a, point_on_box(of_b, _expanded(a))), joined(point_on_box(of_a, _expanded(b)), of_b)
+    )
+    sides = _expanded(b.sides)
+    a_sides = Line(*(_second_axis(part) for part in a.sides))
+    crosses, crossing = crossing_of(a_sides, sides)  # [4, 4, ...]
+    flat = lambda x: x.reshape(16, *x.shape[2:])  # noqa: E731
+    crosses, crossing = first_of(flat(crosses), Vec(flat(crossing.x), flat(crossing.y)))
+    return where(crosses, crossing, first), where(crosses, crossing, second)
+
+
+def first_of(valid: chex.Array, points: Vec) -> tuple[chex.Array, Vec]:
+    """Whether any of the leading axis is valid, and the first one's point."""
+    found, point = valid[0], points[0]
+    for i in range(1, valid.shape[0]):
+        point = where(found, point, points[i])
+        found = found | valid[i]
+    return found, point
 
 
 def inner_point(outside: Vec, surface: Vec, centre: Vec) -> tuple[Vec, chex.Array]:
@@ -207,8 +261,13 @@ def inner_point(outside: Vec, surface: Vec, centre: Vec) -> tuple[Vec, chex.Arra
 
 
 def _expanded(shape):
-    """A line or a box with a new leading axis, to meet the four sides of another."""
+    """A line or a box with a new leading axis, to meet several points or sides of another."""
     return type(shape)(*(Vec(p.x[None], p.y[None]) if isinstance(p, Vec) else jnp.asarray(p)[None] for p in shape))
+
+
+def _second_axis(part):
+    """``[4, ...] -> [4, 1, ...]``."""
+    return Vec(part.x[:, None], part.y[:, None]) if isinstance(part, Vec) else part[:, None]
 
 
 # ---------------------------------------------------------------------------------------------------- forces

@@ -179,19 +179,31 @@ class World:
 
     def _contacts(self, pos: Vec, rot: chex.Array) -> tuple[Vec, chex.Array]:
         """The forces and torques of all contacts on each entity."""
-        zeros = jnp.zeros_like(rot)
-        force, torque = Vec(zeros, zeros), zeros
         along = self._directions(rot)
+        pushes: list[Vec] = []  # [P] of each kind, on the first of a pair
+        turns: list[tuple[chex.Array, np.ndarray]] = []
         for kind, pairs in self.pairs.items():
             push, arm_a, arm_b = self._push(kind, pairs, pos, along)
             if kind != (Sphere, Sphere):  # whose contact begins just there
                 gap = self.take(pos, pairs.first) - self.take(pos, pairs.second)
                 push = push * (gap.norm <= pairs.reach)
-            force = force + self.gather(push, pairs.first) - self.gather(push, pairs.second)
+            pushes.append(push)
             for arm, side, sign in ((arm_a, pairs.first, 1.0), (arm_b, pairs.second, -1.0)):
                 if arm is not None and self.rotatable[side].any():
-                    torque = torque + sign * self.gather(arm.cross(push), side)
-        return force, torque
+                    turns.append((sign * arm.cross(push), side))
+        if not pushes:
+            zeros = jnp.zeros_like(rot)
+            return Vec(zeros, zeros), zeros
+        first = np.concatenate([pairs.first for pairs in self.pairs.values()])
+        second = np.concatenate([pairs.second for pairs in self.pairs.values()])
+        force = Vec(jnp.concatenate([p.x for p in pushes]), jnp.concatenate([p.y for p in pushes]))
+        return self.gather(force, first, second), self._sum_turns(turns, rot)
+
+    def _sum_turns(self, turns: list[tuple[chex.Array, np.ndarray]], rot: chex.Array) -> chex.Array:
+        if not turns:
+            return jnp.zeros_like(rot)
+        values, places = zip(*turns, strict=True)
+        return self.gather(jnp.concatenate(values), np.concatenate(places))
 
     def _push(self, kind, pairs: Pairs, pos: Vec, along: Vec) -> tuple[Vec, Vec | None, Vec | None]:
         """The force ``[P]`` on the first of each pair, and the arms it has on both; a sphere has none."""
@@ -252,7 +264,7 @@ class World:
                 0.0,
             )
             turn_a, turn_b = turn_a - twist, turn_b + twist
-        return self.gather(pull, a) - self.gather(pull, b), self.gather(turn_a, a) + self.gather(turn_b, b)
+        return self.gather(pull, a, b), self._sum_turns([(turn_a, a), (turn_b, b)], rot)
 
     def _anchor(self, index: np.ndarray, anchor: np.ndarray, along: Vec) -> Vec:
         """From an entity's centre to its anchor."""
@@ -313,18 +325,31 @@ class World:
     # -------------------------------------------------------------------------------------------------- arrays
 
     def take(self, x, index: np.ndarray):
-        """``x[index]``, ``[N] -> [P]``, for a static index."""
+        """``x[index]``, ``[N] -> [P]``, for a static index: slices and repetitions, side by side."""
         if isinstance(x, Vec):
             return Vec(self.take(x.x, index), self.take(x.y, index))
-        return x[index]
+        parts, start = [], 0
+        while start < len(index):
+            steps = np.diff(index[start:])
+            repeats = 1 + int(np.argmax(np.append(steps, 1) != 0))
+            ascends = 1 + int(np.argmax(np.append(steps, 0) != 1))
+            i = int(index[start])
+            if repeats > ascends:
+                parts.append(jnp.broadcast_to(x[i : i + 1], (repeats,)))
+            else:
+                parts.append(x[i : i + ascends])
+            start += max(repeats, ascends)
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
-    def gather(self, x, index: np.ndarray):
-        """The sum of what acts on each entity, ``[P] -> [N]``: ``out[n] = sum of x[p] where index[p] == n``."""
+    def gather(self, x, index: np.ndarray, minus: np.ndarray | None = None):
+        """The sum of what acts on each entity, ``[P] -> [N]``: of ``x[p]`` on ``index[p]``, and of ``-x[p]`` on ``minus[p]``."""
         if isinstance(x, Vec):
-            return Vec(self.gather(x.x, index), self.gather(x.y, index))
+            return Vec(self.gather(x.x, index, minus), self.gather(x.y, index, minus))
         matrix = np.zeros((len(index), self.size), np.float32)
         matrix[np.arange(len(index)), index] = 1
-        return jnp.dot(x, matrix, precision=jax.lax.Precision.HIGHEST)
+        if minus is not None:
+            matrix[np.arange(len(index)), minus] = -1
+        return jnp.sum(x[:, None] * matrix, axis=0)
 
     def per_agent(self, x: chex.Array, index: np.ndarray) -> chex.Array:
         """``[P] -> [W]``: the sum of what belongs to each agent; ``index [P]`` are the agents' places."""

@@ -1,0 +1,99 @@
+"""Animate what a training has learnt: greedy episodes of its best run, as GIF, animated PNG or WebP.
+
+    python scripts/render.py runs/<folder>                              # the best seed's best policy, <folder>/render.gif
+    python scripts/render.py runs/<folder> --run 3 --episodes 2 --out balance.webp
+    python scripts/render.py vmas/balance                               # no training: random actions in an environment
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import envs
+from envs import Continuous, Env, UserError, drawing
+from shoal import runs
+from shoal.config import fail
+
+
+def trained(folder: Path, run: int | None) -> tuple[Env, Any, str]:
+    """The environment of a training, how one of its runs plays it, and what to say about it."""
+    training = runs.load(folder)
+    run = training.best if run is None else run
+    acting, policy = training.algorithm.acting, training.policy(run)
+
+    def act(memory, timestep, key):
+        return acting.act(policy, memory, timestep, key, True)
+
+    return training.algorithm.env, (acting.initial_carry, act), f"run {run}"
+
+
+def at_random(env: Env) -> tuple[Any, Any]:
+    """Uniform actions."""
+    space = env.action_space
+
+    def act(memory, timestep, key):
+        if isinstance(space, Continuous):
+            return memory, jax.random.uniform(key, (1, *space.low.shape), minval=space.low, maxval=space.high)
+        sizes = np.array(space.sizes)
+        return memory, jax.random.randint(key, (1, *sizes.shape), 0, sizes)
+
+    return lambda count: (), act
+
+
+def play(env: Env, acting: Any, seed: int) -> tuple[Any, float]:
+    """One episode: its states ``[T, ...]`` up to its end, and its return."""
+    initial_carry, act = acting
+
+    def step(carry, key):
+        state, timestep, memory = carry
+        act_key, env_key = jax.random.split(key)
+        memory, action = act(memory, timestep, act_key)
+        state, timestep = jax.vmap(env.step)(env_key[None], state, action)
+        return (state, timestep, memory), (state, timestep.earned.mean(), timestep.terminated | timestep.truncated)
+
+    def episode(key):
+        reset_key, *keys = jax.random.split(key, env.horizon + 1)
+        state, timestep = jax.vmap(env.reset)(reset_key[None])
+        _, (states, rewards, ended) = jax.lax.scan(step, (state, timestep, initial_carry(1)), jnp.stack(keys))
+        both = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest])[:, 0], state, states)
+        return both, rewards, ended[:, 0]
+
+    states, rewards, ended = jax.device_get(jax.jit(episode)(jax.random.PRNGKey(seed)))
+    length = int(np.argmax(ended)) + 1
+    return jax.tree.map(lambda leaf: leaf[: length + 1], states), float(rewards[:length].sum())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", help="the folder of a training, or an environment's name")
+    parser.add_argument("--run", type=int, help="which run of a training; the best one if not given")
+    parser.add_argument("--episodes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--size", type=int, default=400, help="pixels")
+    parser.add_argument("--fps", type=float, default=15)
+    parser.add_argument("--out", type=Path, help="a .gif, .png or .webp")
+    options = parser.parse_args()
+    try:
+        folder = Path(options.what)
+        if folder.is_dir():
+            env, acting, label = trained(folder, options.run)
+        else:
+            env, label = envs.make(options.what), "random actions"
+            acting = at_random(env)
+        out = options.out or (folder / "render.gif" if folder.is_dir() else Path(options.what.replace("/", ".") + ".gif"))
+        episodes = [play(env, acting, options.seed + i) for i in range(options.episodes)]
+        drawing.save(np.concatenate([env.render(states, options.size) for states, _ in episodes]), out, options.fps)
+        returns = ", ".join(f"{value:.2f}" for _, value in episodes)
+        print(f"{out}: {env.name}, {label}, return per agent {returns}")
+    except UserError as error:
+        fail(error)
+
+
+if __name__ == "__main__":
+    main()
