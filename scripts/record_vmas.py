@@ -573,6 +573,20 @@ def record(env, hidden: Callable, continuous: bool, seed: int) -> dict[str, np.n
     return arrays
 
 
+def spawns(env, resets: int = 1000) -> dict[str, np.ndarray]:
+    """How VMAS's resets are distributed: quantiles of every coordinate and angle, and of the least distance."""
+    poses = []
+    for seed in range(resets):
+        env.reset(seed=seed)
+        state = read(env, lambda env: {})
+        poses.append(np.concatenate([state["pos"], state["rot"][:, None]], axis=1))
+    drawn = np.stack(poses)  # [resets, N, 3]
+    apart = np.linalg.norm(drawn[:, :, None, :2] - drawn[:, None, :, :2], axis=-1)
+    apart[:, np.arange(drawn.shape[1]), np.arange(drawn.shape[1])] = np.inf
+    quantiles = np.linspace(0, 1, 33)
+    return {"poses": np.quantile(drawn, quantiles, axis=0), "nearest": np.quantile(apart.min(axis=(1, 2)), quantiles)}
+
+
 def record_task(task: str) -> dict[str, np.ndarray]:
     """Every case of a task: ``<case>/...``, with the arguments that differ from BenchMARL's as JSON."""
     arrays = {}
@@ -589,6 +603,8 @@ def record_task(task: str) -> dict[str, np.ndarray]:
             **{**BENCHMARL[task], **extra},
         )
         recorded = record(env, hidden, continuous, seed)
+        if continuous:
+            recorded |= {f"spawn/{name}": array for name, array in spawns(env).items()}
         arrays |= {f"{case}/{name}": array for name, array in recorded.items()}
         arrays[f"{case}/kwargs"] = np.array(json.dumps(extra))
     return arrays

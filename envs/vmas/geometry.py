@@ -213,15 +213,62 @@ def crossing_of(a: Line, b: Line) -> tuple[chex.Array, Vec]:
 def line_to_box(line: Line, box: Box) -> tuple[Vec, Vec]:
     """The closest points of a box's perimeter and of a segment: the box's first.
 
-    Either a corner and its projection on the line, or an end of the line and its projection on the box, or a crossing.
+    Either an end of the line and its projection on the box, or a corner and its projection on the line, or a crossing.
+    Which of them is decided in the box's frame, where it is cheap.
     """
-    ends = stacked([line.centre + line.along * line.half, line.centre - line.along * line.half])
-    corners = box.corners
-    on_box = joined(point_on_box(ends, _expanded(box)), corners)
-    on_line = joined(ends, point_on_line(corners, _expanded(line)))
-    first, second = nearest_of(on_box, on_line)
-    crosses, crossing = first_of(*crossing_of(box.sides, _expanded(line)))
-    return where(crosses, crossing, first), where(crosses, crossing, second)
+    back = Vec(box.along.x, -box.along.y)
+    middle, along = box.inside_out(line.centre), line.along.turned(back)
+    plus_wins = _to_perimeter(middle + along * line.half, box) <= _to_perimeter(middle - along * line.half, box)
+    reach = jnp.where(plus_wins, line.half, -line.half)
+    to_end = _to_perimeter(middle + along * reach, box)
+    corner, to_corner = _nearest_corner(middle, along, line.half, box)
+    at_corner = to_corner < to_end
+    end, corner = line.centre + line.along * reach, box.centre + corner.turned(box.along)
+    on_box = where(at_corner, corner, point_on_box(end, box))
+    on_line = where(at_corner, point_on_line(corner, line), end)
+    crosses, shift = _crossing(middle, along, line.half, box)
+    crossing = line.centre + line.along * shift
+    return where(crosses, crossing, on_box), where(crosses, crossing, on_line)
+
+
+def _to_perimeter(q: Vec, box: Box) -> chex.Array:
+    """The squared distance of a point in the box's frame to the box's perimeter."""
+    x, y = jnp.abs(q.x), jnp.abs(q.y)
+    over_x, over_y = x - box.half, y - box.half_width
+    outside_x, outside_y = jnp.maximum(over_x, 0.0), jnp.maximum(over_y, 0.0)
+    return jnp.minimum(over_x**2 + outside_y**2, over_y**2 + outside_x**2)
+
+
+def _nearest_corner(middle: Vec, along: Vec, half: chex.Array, box: Box) -> tuple[Vec, chex.Array]:
+    """The corner that is closest to a segment, and its squared distance, all in the box's frame."""
+    best, least = None, None
+    for x_sign, y_sign in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+        corner = Vec(x_sign * box.half, y_sign * box.half_width)
+        to_corner = corner - middle
+        gap = to_corner - along * jnp.clip(to_corner.dot(along), -half, half)
+        square = gap.dot(gap)
+        if best is None:
+            best, least = corner, square
+        else:
+            best, least = where(square < least, corner, best), jnp.minimum(square, least)
+    return best, least
+
+
+def _crossing(middle: Vec, along: Vec, half: chex.Array, box: Box) -> tuple[chex.Array, chex.Array]:
+    """Whether a segment crosses the perimeter, and how far along: of several sides, the first in the order of ``sides``."""
+    found, shift = jnp.zeros_like(middle.x, bool), jnp.zeros_like(middle.x)
+    sides = (
+        (middle.x, along.x, box.half, middle.y, along.y, box.half_width),
+        (middle.y, along.y, box.half_width, middle.x, along.x, box.half),
+    )
+    for start, step, wall, other, other_step, limit in sides:
+        pace = 1 / jnp.where(step == 0, 1.0, step)
+        for sign in (1, -1):
+            t = (sign * wall - start) * pace
+            valid = (step != 0) & (jnp.abs(t) <= half) & (jnp.abs(other + t * other_step) <= limit)
+            shift = jnp.where(valid & ~found, t, shift)
+            found = found | valid
+    return found, shift
 
 
 def box_to_box(a: Box, b: Box) -> tuple[Vec, Vec]:

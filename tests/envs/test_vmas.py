@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -103,6 +104,27 @@ def test_a_step_equals_the_originals(task, case):
     assert set(timestep.info) >= set(infos)
     for name, value in infos.items():
         check(name, timestep.info[name].reshape(value.shape).astype(np.float32), value, REWARD)
+
+
+@pytest.mark.parametrize("task, case", [pair for pair in CASES if pair[1] != "discrete"])
+def test_spawns_are_distributed_as_the_originals(task, case):
+    record = load(task)[case]
+    env = make(task, **json.loads(record["kwargs"].item()))
+
+    def pose(key):
+        state = env.reset(key)[0]
+        apart = jnp.linalg.norm(state.pos[:, None] - state.pos, axis=-1) + jnp.where(jnp.eye(len(env.entities)), 1e9, 0)
+        return jnp.concatenate([state.pos, state.rot[:, None]], axis=1), apart.min()
+
+    for found, known in zip(
+        run(jax.vmap(pose), jax.random.split(jax.random.key(0), 2000)),
+        (record["spawn/poses"], record["spawn/nearest"]),
+        strict=True,
+    ):
+        shares = np.linspace(0, 1, len(known)).reshape(-1, *[1] * (known.ndim - 1))
+        below, above = ((found <= known[:, None] + sign * 1e-4).mean(axis=1) for sign in (-1, 1))
+        worst = np.maximum(below - shares, shares - above)  # Kolmogorov's distance, whatever the atoms
+        assert worst.max() < 0.09, (env.entities, np.argwhere(worst > 0.09)[:5])
 
 
 def compare(kept, name, found, expected, tolerance):
