@@ -481,8 +481,14 @@ def read(env, hidden: Callable) -> dict[str, np.ndarray]:
     return state
 
 
+EVENTS = ("discovery", "dispersion", "dropout")  # reward that agents come to landmarks, not what changed since
+
+
 def throw(env, rng: np.random.Generator) -> None:
-    """Put every free body onto another one that it collides with, moving and turning; those in joints only stir."""
+    """Put every free body onto another one that it collides with, moving and turning; those in joints only stir.
+
+    Where events are rewarded they are put onto the first two landmarks, which has not happened before the step.
+    """
     joined = {entity.name for joint in env.world.joints for entity in (joint.entity_a, joint.entity_b)}
     entities = env.world.entities
     for entity in entities:
@@ -492,6 +498,7 @@ def throw(env, rng: np.random.Generator) -> None:
             entity.state.pos = entity.state.pos + torch.tensor(rng.normal(0, 0.01, (1, 2)), dtype=torch.float32)
         else:
             others = [o for o in entities if o is not entity and entity.collides(o)]
+            others = env.world.landmarks[:2] if env.task in EVENTS else others
             if others and entity.movable:
                 other = others[rng.integers(len(others))]
                 reach = entity.shape.circumscribed_radius() + other.shape.circumscribed_radius()
@@ -506,7 +513,7 @@ def throw(env, rng: np.random.Generator) -> None:
             entity.state.vel = torch.tensor(rng.normal(0, 0.3, (1, 2)), dtype=torch.float32)
         if entity.rotatable:
             entity.state.ang_vel = torch.tensor(rng.normal(0, 0.3, (1, 1)), dtype=torch.float32)
-    for agent in env.agents:
+    for agent in env.agents if env.task not in EVENTS else []:
         env.scenario.reward(agent)  # brings what is remembered up to date
 
 
@@ -602,6 +609,7 @@ def record_task(task: str) -> dict[str, np.ndarray]:
             clamp_actions=True,
             **{**BENCHMARL[task], **extra},
         )
+        env.task = task
         recorded = record(env, hidden, continuous, seed)
         if continuous:
             recorded |= {f"spawn/{name}": array for name, array in spawns(env).items()}
