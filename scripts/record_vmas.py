@@ -414,7 +414,9 @@ class Bodies(BaseScenario):
             world.add_joint(Joint(named[a], named[b], dist=length, mass=mass))
         for a, b, anchor_a, anchor_b, lock in self.words.get("joints", []):
             turn = {"rotate_a": False, "rotate_b": False, "fixed_rotation_a": lock, "fixed_rotation_b": lock}
-            world.add_joint(Joint(named[a], named[b], tuple(anchor_a), tuple(anchor_b), dist=0, **({} if lock is None else turn)))
+            world.add_joint(
+                Joint(named[a], named[b], tuple(anchor_a), tuple(anchor_b), dist=0, **({} if lock is None else turn))
+            )
         return world
 
     def arguments(self, words: dict, world: World) -> dict:

@@ -1,8 +1,8 @@
 """Animate what a training has learnt: greedy episodes of its best run, as GIF, animated PNG or WebP.
 
-    python scripts/render.py runs/<folder>                              # the best seed's best policy, <folder>/render.gif
-    python scripts/render.py runs/<folder> --run 3 --episodes 2 --out balance.webp
-    python scripts/render.py vmas/balance                               # no training: random actions in an environment
+python scripts/render.py runs/<folder>                              # the best seed's best policy, <folder>/render.gif
+python scripts/render.py runs/<folder> --run 3 --episodes 2 --out balance.webp
+python scripts/render.py vmas/balance                               # no training: random actions in an environment
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def main() -> None:
         else:
             env, label = envs.make(options.what), "random actions"
             acting = at_random(env)
-        out = options.out or (folder / "render.gif" if folder.is_dir() else Path(options.what.replace("/", ".") + ".gif"))
+        out = options.out or (
+            folder / "render.gif" if folder.is_dir() else Path(options.what.replace("/", ".") + ".gif")
+        )
         episodes = [play(env, acting, options.seed + i) for i in range(options.episodes)]
         drawing.save(np.concatenate([env.render(states, options.size) for states, _ in episodes]), out, options.fps)
         returns = ", ".join(f"{value:.2f}" for _, value in episodes)

@@ -68,10 +68,7 @@ def theirs(task: str, num_envs: int):
     env.reset()
     generator = torch.Generator().manual_seed(0)
     actions = [
-        [
-            torch.rand(num_envs, env.get_agent_action_size(agent), generator=generator) * 2 - 1
-            for agent in env.agents
-        ]
+        [torch.rand(num_envs, env.get_agent_action_size(agent), generator=generator) * 2 - 1 for agent in env.agents]
         for _ in range(STEPS)
     ]
 

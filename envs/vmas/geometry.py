@@ -16,6 +16,7 @@ from flax import struct
 LINE_MARGIN = 4 / 600  # how thick a line or a box's side is to the touch
 MIN_DISTANCE = 1e-6  # closer than this, two points push in no direction
 HALF_TURN = jnp.pi
+NOTHING = 1e-12  # the length of no vector
 
 
 @struct.dataclass
@@ -120,9 +121,11 @@ class Box(NamedTuple):
 
 
 def safe_sqrt(x: chex.Array) -> chex.Array:
-    """``sqrt``, with gradient zero at zero."""
-    positive = x > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+    """``sqrt``, with gradient zero at zero, where it is ``NOTHING``.
+
+    Clamped rather than chosen: XLA computes a square root once, but what a choice depends on again for every reader.
+    """
+    return jnp.sqrt(jnp.maximum(x, NOTHING**2))
 
 
 def distance(a: chex.Array, b: chex.Array) -> chex.Array:
@@ -301,8 +304,8 @@ def inner_point(outside: Vec, surface: Vec, centre: Vec) -> tuple[Vec, chex.Arra
     """
     v, u = surface - outside, centre - surface
     length = v.norm
-    apart = length > 0
-    unit = v / jnp.where(apart, length, 1.0)
+    apart = length > NOTHING
+    unit = v / length
     depth = unit.dot(u)
     return surface + where(apart, unit * depth, surface), jnp.where(apart, jnp.abs(depth), 0.0)
 

@@ -14,7 +14,8 @@ def scene(env, states) -> Scene:
     """The states ``[T, ...]`` of a scenario as something to draw."""
     states, world = jax.device_get(states), env.world
     groups = list(dict.fromkeys(agent.group for agent in world.agents if not agent.scripted))
-    lidars = [sensor for sensor in vars(env).values() if isinstance(sensor, Lidar)]
+    found = [value if isinstance(value, list) else [value] for value in vars(env).values()]
+    lidars = [sensor for values in found for sensor in values if isinstance(sensor, Lidar)]
     rays = [_rays(lidar, states) for lidar in lidars]
     steps = states.pos.shape[0]
     walls = (world.x_semidim, world.y_semidim)

@@ -169,9 +169,7 @@ class World:
 
     def _friction(self, vel: Vec, dt: float) -> Vec:
         """Against the velocity; each component at most what stops it."""
-        speed = vel.norm
-        moving = speed > 0
-        unit = vel / jnp.where(moving, speed, 1.0)
+        unit = vel / vel.norm
         slow = lambda v, u: -u * jnp.minimum(self.linear_friction * self.mass, jnp.abs(v) / dt * self.mass)  # noqa: E731
         return Vec(slow(vel.x, unit.x), slow(vel.y, unit.y))
 

@@ -26,8 +26,6 @@ class Discovery(Scenario):
     Hidden: ``all_time_covered_targets [n_targets]``, those that left the world.
     """
 
-    terminates = True
-
     def __init__(
         self,
         n_agents: int = 5,
@@ -71,6 +69,7 @@ class Discovery(Scenario):
         if use_agent_lidar:
             others = np.array([np.delete(each, i) for i in each]) + n_targets
             self.lidars.append(Lidar(world, each + n_targets, others, n_lidar_rays_agents, lidar_range, start=0.05))
+        self.terminates = not targets_respawn
         super().__init__(world)
 
     def spawn(self, key):
