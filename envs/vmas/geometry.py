@@ -239,7 +239,8 @@ def limited(v: Vec, size: chex.Numeric) -> Vec:
     """``v`` with a length of at most ``size``."""
     length = v.norm
     too_long = length > size
-    return where(too_long, v / jnp.where(too_long, length, 1.0) * size, v)
+    # both guarded: without a limit the size is infinite, whose product has no gradient
+    return where(too_long, v / jnp.where(too_long, length, 1.0) * jnp.where(too_long, size, 1.0), v)
 
 
 # ------------------------------------------------------------------------------------------------------- rays
