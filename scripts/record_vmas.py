@@ -7,6 +7,8 @@ and a kind of action; its episodes start from VMAS's own resets, and go on with 
 direction, or from states with bodies thrown at each other. Each file holds, per case, ``[episode, step]`` arrays:
 the states (one more than steps) with what the scenario remembers, actions, observations, rewards, dones and infos.
 ``bodies.npz`` is no task: all pairs of shapes, joints, limits and dynamics in worlds of their own.
+``football_planner.npz``, for tests/envs/test_vmas_football.py, are cases of football with scripted players, and the
+normals that they drew.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import vmas
+from torch.utils._python_dispatch import TorchDispatchMode
 from vmas.simulator.core import Agent, Box, Landmark, Line, Sphere, World
 from vmas.simulator.dynamics.diff_drive import DiffDrive
 from vmas.simulator.dynamics.forward import Forward
@@ -35,6 +39,8 @@ from vmas.simulator.sensors import Lidar
 
 FIELDS = ("pos", "vel", "rot", "ang_vel")
 EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3)}  # how many, of how many steps
+FEWER = {"random": (1, 12), "push": (1, 6), "thrown": (6, 2)}
+SHORT = {"football": FEWER, "football_planner": FEWER}  # what would make large files
 
 # BenchMARL's arguments, conf/task/vmas: Shoal's defaults. Then further cases, each changing some of them.
 BENCHMARL: dict[str, dict[str, Any]] = {
@@ -138,6 +144,37 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
             "min_dist_between_entities": 0.2,
         },
     ],
+    "football": [  # without the random moves of scripted players
+        {"ai_red_agents": False, "n_red_agents": 2, "observe_teammates": False, "dense_reward": False},
+        {
+            "ai_red_agents": False, "n_blue_agents": 2, "n_red_agents": 2, "enable_shooting": True,
+            "u_rot_multiplier": 0.003, "shooting_radius": 0.1,
+        },
+        {
+            "n_red_agents": 0, "n_blue_agents": 5, "physically_different": True, "enable_shooting": True,
+            "u_multiplier": 0.12, "u_shoot_multiplier": 0.7, "shooting_angle": 4.0,
+        },
+        {
+            "ai_red_agents": False, "n_blue_agents": 3, "n_red_agents": 1, "spawn_in_formation": True,
+            "only_blue_formation": False, "formation_noise": 0.1, "randomise_formation_indices": True,
+            "observe_adversaries": False, "observe_teammates": False, "agent_size": 0.03, "goal_size": 0.44,
+            "goal_depth": 0.17, "pitch_length": 2.6, "pitch_width": 1.9, "ball_size": 0.023, "u_multiplier": 0.13,
+            "max_speed": 0.21, "ball_max_speed": 0.37, "ball_mass": 0.3, "pos_shaping_factor_ball_goal": 7.0,
+            "pos_shaping_factor_agent_ball": 0.3, "distance_to_ball_trigger": 0.2, "scoring_reward": 10.0,
+        },
+    ],
+    "football_planner": [
+        {"n_blue_agents": 1, "observe_teammates": False, "ai_strength": 0.5, "n_red_agents": 2, "n_traj_points": 3},
+        {"n_blue_agents": 2, "ai_decision_strength": 0.6, "ai_strength": (0.3, 0.8)},
+        {"n_blue_agents": 2, "n_red_agents": 2, "ai_precision_strength": 0.7},
+        {"ai_blue_agents": True, "n_blue_agents": 2, "n_red_agents": 3, "enable_shooting": True, "n_traj_points": 2},
+        {
+            "n_blue_agents": 1, "n_red_agents": 12, "observe_teammates": False, "observe_adversaries": False,
+            "ai_decision_strength": (1.0, 0.5), "ai_precision_strength": (0.2, 0.5), "agent_size": 0.03,
+            "goal_size": 0.44, "goal_depth": 0.17, "pitch_length": 2.6, "pitch_width": 1.9, "ball_size": 0.023,
+            "u_multiplier": 0.13, "max_speed": 0.21, "ball_max_speed": 0.37,
+        },
+    ],
     "give_way": [
         {
             "mirror_passage": True, "observe_rel_pos": True, "done_on_completion": True, "final_reward": 1.0,
@@ -149,8 +186,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     ],
     "joint_passage": [
         {
-            "n_passages": 2, "fixed_passage": False, "asym_package": False, "mass_ratio": 3, "observe_joint_angle": True,
-            "collision_reward": -1, "energy_reward_coeff": 0.2, "all_passed_rot": False, "pos_shaping_factor": 2,
+            "n_passages": 2, "fixed_passage": False, "asym_package": False, "mass_ratio": 3,
+            "observe_joint_angle": True, "collision_reward": -1, "energy_reward_coeff": 0.2, "all_passed_rot": False, "pos_shaping_factor": 2,
             "rot_shaping_factor": 3, "max_speed_1": 0.2,
         },
         {"collision_reward": -1, "random_start_angle": False, "random_goal_angle": False, "joint_length": 0.4},
@@ -174,7 +211,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     ],
     "navigation": [
         {
-            "n_agents": 4, "observe_all_goals": True, "shared_rew": True, "lidar_range": 0.8, "agent_radius": 0.15, "n_lidar_rays": 7, "pos_shaping_factor": 3,
+            "n_agents": 4, "observe_all_goals": True, "shared_rew": True, "lidar_range": 0.8,
+            "agent_radius": 0.15, "n_lidar_rays": 7, "pos_shaping_factor": 3,
             "final_reward": 2, "agent_collision_penalty": -2, "enforce_bounds": True, "world_spawning_x": 2,
             "world_spawning_y": 1.5,
         },
@@ -217,6 +255,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"wind": 1, "use_controller": False, "f_range": 2},
     ],
 }  # fmt: skip
+BENCHMARL["football_planner"] = BENCHMARL["football"]
+ALWAYS = {"football": {"disable_ai_red": True}}  # in the cases of this task
 
 
 # ------------------------------------------------------------------------------------ what a scenario remembers
@@ -296,6 +336,29 @@ def crypto(env) -> dict[str, torch.Tensor]:
     return {"secret": alice.secret, "key": alice.key}
 
 
+def planners(env) -> list:
+    """The scripted teams of football."""
+    scenario = env.scenario
+    teams = ((scenario.ai_blue_agents, "blue_controller"), (scenario.ai_red_agents, "red_controller"))
+    return [planner for scripted, name in teams if scripted and not (planner := getattr(scenario, name)).disabled]
+
+
+def football(env) -> dict[str, torch.Tensor]:
+    """The forces of the last step, the distances of the teams that learn, the aims of those that are scripted."""
+    ball, scenario = env.scenario.ball, env.scenario
+    learning = [team for team in ("blue", "red") if not getattr(scenario, f"ai_{team}_agents")]
+    values = {"force": torch.stack([agent.state.force for agent in env.world.agents])}
+    if learning:
+        to_goal = torch.stack([getattr(ball, f"pos_shaping_{team}") for team in learning])
+        to_ball = torch.stack([getattr(ball, f"pos_shaping_agent_{team}") for team in learning])
+        values["dist_ball_to_goal"] = to_goal / scenario.pos_shaping_factor_ball_goal
+        values["min_agent_dist_to_ball"] = to_ball / scenario.pos_shaping_factor_agent_ball
+    aims = [planner.objectives[agent] for planner in planners(env) for agent in planner.teammates]
+    for name in ("target_pos", "target_pos_rel") if aims else ():
+        values[name] = torch.stack([aim[name] for aim in aims])
+    return values
+
+
 HIDDEN: dict[str, Callable] = {
     "balance": of_scenario("global_shaping"),
     "ball_passage": of_landmarks("pos_shaping_pre", "pos_shaping_post"),
@@ -304,6 +367,8 @@ HIDDEN: dict[str, Callable] = {
     "discovery": of_scenario("all_time_covered_targets"),
     "dispersion": of_landmarks("eaten"),
     "dropout": of_landmarks("eaten"),
+    "football": football,
+    "football_planner": football,
     "flocking": lambda env: {**of_scenario("t")(env), **of_agents("distance_shaping")(env)},
     "give_way": give_way,
     "joint_passage": joint_passage,
@@ -461,10 +526,51 @@ def record_bodies() -> dict[str, np.ndarray]:
         env = vmas.make_env(
             scenario=Bodies(), num_envs=1, device="cpu", continuous_actions=True, clamp_actions=True, words=words
         )
-        recorded = record(env, lambda env: {}, True, seed)
+        recorded = record(env, "bodies", True, seed)
         arrays |= {f"{name}/{field}": array for field, array in recorded.items()}
         arrays[f"{name}/words"] = np.array(json.dumps(words))
     return arrays
+# ------------------------------------------------------------------------------------------- what a step draws
+
+
+class Normals(TorchDispatchMode):
+    """Keeps all standard normals that are drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn: list[np.ndarray] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        if "randn" in str(function):
+            self.drawn.append(found.detach().numpy().copy())
+        return found
+
+
+def football_normals(env, drawn: list[np.ndarray]) -> np.ndarray:
+    """``[P, 11 + G]``: of each scripted player, those for two places, three values, where to and how fast it goes, and
+    for who has the ball, which is asked ``G`` times; zeros where none was drawn."""
+    queue, rows = list(drawn), []
+    for planner in planners(env):
+        names = [agent.name for agent in planner.teammates]
+        asks = [name for name in names if "0" in name]
+        normals = np.zeros((len(names), 11 + len(asks)), np.float32)
+        vague, rough = planner.decision_strength != 1, planner.precision_strength != 1
+        for i, name in enumerate(names):
+            if name in asks and vague:
+                normals[:, 11 + asks.index(name)] = queue.pop(0)[0, : len(names)]
+            parts = [(7, 2), (9, 2)] * rough + [(0, 4)] + [(4, 3)] * vague + [(7, 2), (9, 2)] * rough
+            for start, size in parts:
+                if (values := queue.pop(0)).size:
+                    normals[i, start : start + size] = values.reshape(-1)
+        rows.append(normals)
+    assert not queue
+    width = max((row.shape[1] for row in rows), default=0)
+    rows = [np.pad(row, ((0, 0), (0, width - row.shape[1]))) for row in rows]
+    return np.concatenate(rows) if rows else np.zeros((0, 12), np.float32)
+
+
+DRAWN: dict[str, Callable] = {"football_planner": football_normals}
 
 
 # ---------------------------------------------------------------------------------------------------- recording
@@ -519,10 +625,23 @@ def throw(env, rng: np.random.Generator) -> None:
         env.scenario.reward(agent)  # brings what is remembered up to date
 
 
+def crowd(env, rng: np.random.Generator) -> None:
+    """Put football's players around the ball, most of them looking at it."""
+    ball, players = env.scenario.ball, env.world.agents[:-1]
+    ball.state.pos = torch.tensor(rng.uniform(-0.7, 0.7, (1, 2)), dtype=torch.float32)
+    for player in players:
+        angle, far = rng.uniform(-math.pi, math.pi), rng.uniform(0.04, 0.1)
+        offset = torch.tensor([[far * math.cos(angle), far * math.sin(angle)]], dtype=torch.float32)
+        player.state.pos = ball.state.pos - offset
+        player.state.rot = torch.tensor([[angle + rng.normal(0, 0.7)]], dtype=torch.float32)
+    for agent in env.agents:
+        env.scenario.reward(agent)
+
+
 def pad(rows: list[np.ndarray]) -> np.ndarray:
     """Stack vectors of different lengths, zeros behind the shorter ones."""
-    size = max(len(row) for row in rows)
-    return np.stack([np.pad(row, (0, size - len(row))) for row in rows]).astype(np.float32)
+    size = max((len(row) for row in rows), default=0)
+    return np.array([np.pad(row, (0, size - len(row))) for row in rows], np.float32).reshape(len(rows), size)
 
 
 def draw(env, rng: np.random.Generator, kind: str, continuous: bool) -> list[np.ndarray]:
@@ -540,25 +659,31 @@ def draw(env, rng: np.random.Generator, kind: str, continuous: bool) -> list[np.
     return actions
 
 
-def episode(env, hidden: Callable, rng, kind: str, steps: int, continuous: bool) -> dict[str, np.ndarray]:
+def episode(env, task: str, rng, kind: str, steps: int, continuous: bool) -> dict[str, np.ndarray]:
     """One episode: ``[steps + 1]`` states and ``[steps]`` of all else."""
     env.reset(seed=int(rng.integers(2**31)))
     if kind == "thrown":
         throw(env, rng)
+        if task in SHORT and rng.uniform() < 0.6:
+            crowd(env, rng)
+    hidden = HIDDEN.get(task, lambda env: {})
     states, rows = [read(env, hidden)], []
     actions = draw(env, rng, kind, continuous)
     for _ in range(steps):
         if kind != "push":
             actions = draw(env, rng, kind, continuous)
         tensors = [torch.tensor(action)[None] for action in actions]
-        obs, reward, done, info = env.step(tensors)
+        with Normals() if task in DRAWN else nullcontext() as normals:
+            obs, reward, done, info = env.step(tensors)
         row = {
             "action": pad(actions) if continuous else np.concatenate(actions),
             "obs": pad([o[0].numpy() for o in obs]),
             "reward": np.array([r.reshape(-1)[0].item() for r in reward], np.float32),
             "done": done[0].numpy(),
         }
-        for name in info[0]:
+        if task in DRAWN:
+            row["normals"] = DRAWN[task](env, normals.drawn)
+        for name in info[0] if info else ():
             row[f"info.{name}"] = np.stack([np.asarray(i[name][0], np.float32).reshape(-1) for i in info])
         rows.append(row)
         states.append(read(env, hidden))
@@ -566,7 +691,7 @@ def episode(env, hidden: Callable, rng, kind: str, steps: int, continuous: bool)
     return stacked | {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def record(env, hidden: Callable, continuous: bool, seed: int) -> dict[str, np.ndarray]:
+def record(env, task: str, continuous: bool, seed: int) -> dict[str, np.ndarray]:
     """All episodes of a case: ``<kind>/<field>`` with ``[episode, step]`` in front."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {
@@ -574,10 +699,10 @@ def record(env, hidden: Callable, continuous: bool, seed: int) -> dict[str, np.n
         "agents": np.array([agent.name for agent in env.agents]),
         "obs_sizes": np.array([space.shape[0] for space in env.observation_space]),
     }
-    for kind, (number, steps) in EPISODES.items():
+    for kind, (number, steps) in SHORT.get(task, EPISODES).items():
         if not continuous and kind == "push":
             continue
-        found = [episode(env, hidden, rng, kind, steps, continuous) for _ in range(number if continuous else 1)]
+        found = [episode(env, task, rng, kind, steps, continuous) for _ in range(number if continuous else 1)]
         arrays |= {f"{kind}/{name}": np.stack([e[name] for e in found]) for name in found[0]}
     return arrays
 
@@ -599,12 +724,12 @@ def spawns(env, resets: int = 1000) -> dict[str, np.ndarray]:
 def record_task(task: str) -> dict[str, np.ndarray]:
     """Every case of a task: ``<case>/...``, with the arguments that differ from BenchMARL's as JSON."""
     arrays = {}
-    hidden = HIDDEN.get(task, lambda env: {})
     cases = [("default", {}, True), ("discrete", {}, False)]
     cases += [(f"extra_{i}", extra, True) for i, extra in enumerate(EXTRA.get(task, []))]
     for seed, (case, extra, continuous) in enumerate(cases):
+        extra = {**ALWAYS.get(task, {}), **extra}
         env = vmas.make_env(
-            scenario=task,
+            scenario=task.removesuffix("_planner"),
             num_envs=1,
             device="cpu",
             continuous_actions=continuous,
@@ -612,8 +737,8 @@ def record_task(task: str) -> dict[str, np.ndarray]:
             **{**BENCHMARL[task], **extra},
         )
         env.task = task
-        recorded = record(env, hidden, continuous, seed)
-        if continuous:
+        recorded = record(env, task, continuous, seed)
+        if continuous and not task.endswith("_planner"):
             recorded |= {f"spawn/{name}": array for name, array in spawns(env).items()}
         arrays |= {f"{case}/{name}": array for name, array in recorded.items()}
         arrays[f"{case}/kwargs"] = np.array(json.dumps(extra))
