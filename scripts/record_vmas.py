@@ -187,8 +187,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "joint_passage": [
         {
             "n_passages": 2, "fixed_passage": False, "asym_package": False, "mass_ratio": 3,
-            "observe_joint_angle": True, "collision_reward": -1, "energy_reward_coeff": 0.2, "all_passed_rot": False, "pos_shaping_factor": 2,
-            "rot_shaping_factor": 3, "max_speed_1": 0.2,
+            "observe_joint_angle": True, "collision_reward": -1, "energy_reward_coeff": 0.2, "all_passed_rot": False,
+            "pos_shaping_factor": 2, "rot_shaping_factor": 3, "max_speed_1": 0.2,
         },
         {"collision_reward": -1, "random_start_angle": False, "random_goal_angle": False, "joint_length": 0.4},
         {"use_controller": True},
@@ -526,6 +526,7 @@ def record_bodies() -> dict[str, np.ndarray]:
         env = vmas.make_env(
             scenario=Bodies(), num_envs=1, device="cpu", continuous_actions=True, clamp_actions=True, words=words
         )
+        env.task = "bodies"
         recorded = record(env, "bodies", True, seed)
         arrays |= {f"{name}/{field}": array for field, array in recorded.items()}
         arrays[f"{name}/words"] = np.array(json.dumps(words))
@@ -739,7 +740,7 @@ def record_task(task: str) -> dict[str, np.ndarray]:
         env.task = task
         recorded = record(env, task, continuous, seed)
         if continuous and not task.endswith("_planner"):
-            recorded |= {f"spawn/{name}": array for name, array in spawns(env).items()}
+            recorded |= {f"spawn/{name}": array for name, array in spawns(env, 150 if task == "sampling" else 1000).items()}  # where a reset takes a second
         arrays |= {f"{case}/{name}": array for name, array in recorded.items()}
         arrays[f"{case}/kwargs"] = np.array(json.dumps(extra))
     return arrays
