@@ -239,7 +239,7 @@ def limited(v: Vec, size: chex.Numeric) -> Vec:
     """``v`` with a length of at most ``size``."""
     length = v.norm
     too_long = length > size
-    return where(too_long, v / jnp.where(too_long, length, 1.0) * size, v)
+    return where(too_long, v / jnp.where(too_long, length, 1.0) * jnp.where(too_long, size, 1.0), v)
 
 
 # ------------------------------------------------------------------------------------------------------- rays
@@ -287,5 +287,5 @@ def _slab(start: chex.Array, step: chex.Array, half: chex.Array) -> tuple[chex.A
 
 def angle_apart(a: chex.Array, b: chex.Array) -> chex.Array:
     """The distance of two directions of an undirected line: angles that differ by half a turn are the same."""
-    gap = a - b
+    gap = a % HALF_TURN - b % HALF_TURN
     return jnp.minimum(jnp.abs(gap), jnp.minimum(jnp.abs(gap + HALF_TURN), jnp.abs(gap - HALF_TURN)))
