@@ -125,7 +125,7 @@ class Env:
         raise NotImplementedError(f"{type(self).__name__}.step")
 
     def render(self, states: EnvState, size: int = 400) -> np.ndarray:
-        """``[T, size, size, 3]`` uint8: pictures of the states ``[T, ...]`` of one environment, for ``drawing.save``."""
+        """``[T, size, size, 3]`` uint8: pictures of one environment's states ``[T, ...]``, for ``drawing.save``."""
         raise UserError(f"{self.name or type(self).__name__}: has no pictures; mpe and vmas environments have")
 
     @property

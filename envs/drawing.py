@@ -37,7 +37,7 @@ FORMATS = (".gif", ".png", ".webp")
 
 @dataclass(frozen=True)
 class Body:
-    """How an entity looks: a disc of ``radius``, or a box of ``length`` and ``width``; a line is a box without width."""
+    """How an entity looks: a disc of ``radius``, or a box; a line is a box without width."""
 
     colour: str
     radius: float = 0.0

@@ -531,6 +531,8 @@ def record_bodies() -> dict[str, np.ndarray]:
         arrays |= {f"{name}/{field}": array for field, array in recorded.items()}
         arrays[f"{name}/words"] = np.array(json.dumps(words))
     return arrays
+
+
 # ------------------------------------------------------------------------------------------- what a step draws
 
 
@@ -740,7 +742,8 @@ def record_task(task: str) -> dict[str, np.ndarray]:
         env.task = task
         recorded = record(env, task, continuous, seed)
         if continuous and not task.endswith("_planner"):
-            recorded |= {f"spawn/{name}": array for name, array in spawns(env, 150 if task == "sampling" else 1000).items()}  # where a reset takes a second
+            resets = 150 if task == "sampling" else 1000  # one of sampling takes a second
+            recorded |= {f"spawn/{name}": array for name, array in spawns(env, resets).items()}
         arrays |= {f"{case}/{name}": array for name, array in recorded.items()}
         arrays[f"{case}/kwargs"] = np.array(json.dumps(extra))
     return arrays

@@ -32,7 +32,10 @@ def task(scenario: type[Scenario]) -> Factory:
 
 
 def register_all() -> None:
-    """Make every scenario of the folder known as ``vmas/<file>``: a file holds one, with its name in camel case."""
-    for module in pkgutil.iter_modules(scenarios.__path__):
+    """Make every scenario of the folder known as ``vmas/<file>``: a file holds one, with its name in camel case.
+
+    Files whose name starts with an underscore are what scenarios share.
+    """
+    for module in (m for m in pkgutil.iter_modules(scenarios.__path__) if not m.name.startswith("_")):
         found = importlib.import_module(f"{scenarios.__name__}.{module.name}")
         register(f"vmas/{module.name}", task(getattr(found, "".join(map(str.capitalize, module.name.split("_"))))))

@@ -397,5 +397,5 @@ def _slab(start: chex.Array, step: chex.Array, half: chex.Array) -> tuple[chex.A
 
 def angle_apart(a: chex.Array, b: chex.Array) -> chex.Array:
     """The distance of two directions of an undirected line: angles that differ by half a turn are the same."""
-    gap = a - b
+    gap = a % HALF_TURN - b % HALF_TURN
     return jnp.minimum(jnp.abs(gap), jnp.minimum(jnp.abs(gap + HALF_TURN), jnp.abs(gap - HALF_TURN)))
