@@ -2,9 +2,9 @@
 
     pip install 'shoal[oracle]' && python scripts/speed_vmas.py
 
-Random continuous actions drawn beforehand, no resets; an environment step moves all agents. Ours: one compiled scan, the
-environments split over the cores. The original: torch with as many threads as there are cores. The two take turns, and
-of each the fastest of ``--repeats`` passes counts.
+Random continuous actions drawn beforehand, no resets; an environment step moves all agents. Ours: one compiled scan,
+the environments split over the cores. The original: torch with as many threads as there are cores. The two take turns,
+and of each the fastest of ``--repeats`` passes counts.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ import os
 import time
 from functools import partial
 
-from shoal.sharding import cores_as_devices
-
-cores_as_devices()
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 import envs
+from shoal.sharding import cores_as_devices
 
 STEPS = 100
 
@@ -96,6 +93,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--alone", action="store_true", help="without the original")
     options = parser.parse_args()
+    cores_as_devices()
     print("| task | environments | Shoal steps/s | VMAS steps/s | ratio | compile |\n|---|---|---|---|---|---|")
     for task in options.tasks.split(","):
         for count in map(int, options.envs.split(",")):

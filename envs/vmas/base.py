@@ -1,6 +1,7 @@
 """What all VMAS scenarios share: the state, how actions are read, the order of a step, and putting a state together.
 
-A scenario describes its world once and then says five things: ``spawn``, ``remember``, ``reward``, ``observe``, ``done``.
+A scenario describes its world once and then says five things: ``spawn``, ``remember``, ``reward``, ``observe``,
+``done``.
 Shapes: ``N`` entities (landmarks, then agents), ``W`` agents of the world, ``A`` of them by policies, ``U`` action
 dimensions, ``C`` words.
 """

@@ -258,7 +258,7 @@ def _nearest_corner(middle: Vec, along: Vec, half: chex.Array, box: Box) -> tupl
 
 
 def _crossing(middle: Vec, along: Vec, half: chex.Array, box: Box) -> tuple[chex.Array, chex.Array]:
-    """Whether a segment crosses the perimeter, and how far along: of several sides, the first in the order of ``sides``."""
+    """Whether a segment crosses the perimeter, and how far along: the first in the order of ``sides``."""
     found, shift = jnp.zeros_like(middle.x, bool), jnp.zeros_like(middle.x)
     sides = (
         (middle.x, along.x, box.half, middle.y, along.y, box.half_width),
@@ -298,7 +298,7 @@ def first_of(valid: chex.Array, points: Vec) -> tuple[chex.Array, Vec]:
 
 
 def inner_point(outside: Vec, surface: Vec, centre: Vec) -> tuple[Vec, chex.Array]:
-    """Where a solid box is pushed from, for ``outside`` whose closest surface point is ``surface``, and how deep that is.
+    """Where a solid box is pushed from, and how deep that is, for ``outside`` with its closest point ``surface``.
 
     A point on the surface itself gives twice the surface's *world* coordinates and depth 0, as VMAS has it.
     """

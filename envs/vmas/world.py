@@ -1,10 +1,10 @@
 """The physics: entities as arrays, pairs of each kind as one expression, semi-implicit Euler steps.
 
-Shapes: ``N`` entities, landmarks before agents; ``P`` pairs of a kind. Which pairs can collide is decided once, when the
-world is built; :meth:`World.step` evaluates all pairs of a kind together.
+Shapes: ``N`` entities, landmarks before agents; ``P`` pairs of a kind. Which pairs can collide is decided once, when
+the world is built; :meth:`World.step` evaluates all pairs of a kind together.
 
-``take`` and ``gather`` are products with constant 0/1 matrices, not indexing: on a CPU a gather or a scatter is a kernel
-of its own that runs on one thread, while these products and what surrounds them are fast (docs/speed.md).
+Written for the compiler: on a CPU a gather or a scatter is a kernel of its own that nothing is fused with, so ``take``
+is made of slices and ``gather`` of a product with a constant matrix of 0 and 1.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ class World:
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
     def gather(self, x, index: np.ndarray, minus: np.ndarray | None = None):
-        """The sum of what acts on each entity, ``[P] -> [N]``: of ``x[p]`` on ``index[p]``, and of ``-x[p]`` on ``minus[p]``."""
+        """``[P] -> [N]``: the sum of what acts on each entity: ``x[p]`` on ``index[p]``, ``-x[p]`` on ``minus[p]``."""
         if isinstance(x, Vec):
             return Vec(self.gather(x.x, index, minus), self.gather(x.y, index, minus))
         matrix = np.zeros((len(index), self.size), np.float32)

@@ -1,4 +1,4 @@
-"""The physics of VMAS against recorded steps of the original in worlds of no task: every pair of shapes, and the rest."""
+"""The physics of VMAS against recorded steps of the original in worlds of no task: pairs of shapes and the rest."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ MIN_COLLISION_DISTANCE = 0.005
 
 
 class Navigation(Scenario):
-    """An agent earns what it came closer to its goal (all of them together if ``shared_rew``), ``final_reward`` while all
-    are there, and ``agent_collision_penalty`` for each other agent that it touches.
+    """An agent earns what it came closer to its goal (all of them together if ``shared_rew``), ``final_reward`` while
+    all are there, and ``agent_collision_penalty`` for each other agent that it touches.
 
     Hidden: ``pos_shaping [A]``, the distances to the goals.
     """
