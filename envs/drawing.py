@@ -114,7 +114,9 @@ def animate(scene: Scene, size: int = 400, trail: int = TRAIL) -> np.ndarray:
             if scene.shown[t, i]:
                 _draw(canvas, scene.bodies[i], scene.pos[t, i], float(scene.rot[t, i]), stroke)
         label = f"{scene.title}  step {t}" if scene.title else f"step {t}"
-        canvas.pen.text((10 * OVERSAMPLING, 8 * OVERSAMPLING), label, fill=INK, font=font)
+        corner = (10 * OVERSAMPLING, 8 * OVERSAMPLING)
+        canvas.pen.rectangle(canvas.pen.textbbox(corner, label, font=font), fill=(*PAPER, 200))
+        canvas.pen.text(corner, label, fill=INK, font=font)
         frames.append(np.asarray(canvas.image.resize((size, size), Image.Resampling.LANCZOS)))
     return np.stack(frames)
 
@@ -139,7 +141,7 @@ def _draw(canvas: _Canvas, body: Body, pos: np.ndarray, rot: float, stroke: floa
 
 
 def _ground(canvas: _Canvas, scene: Scene, half: float) -> None:
-    step = 10.0 ** np.floor(np.log10(half)) / 2
+    step = 0.1 if half < 0.4 else 0.5 if half < 2.5 else 1.0
     low, high = canvas.centre - half, canvas.centre + half
     for axis in (0, 1):
         for value in np.arange(np.ceil(low[axis] / step) * step, high[axis], step):
@@ -165,6 +167,7 @@ def _camera(scene: Scene) -> tuple[np.ndarray, float]:
     low, high = (pos - margin).min(axis=0), (pos + margin).max(axis=0)
     if scene.bounds is not None:
         low, high = np.minimum(low, -np.array(scene.bounds)), np.maximum(high, scene.bounds)
+    high = high + np.array([0.0, 0.1 * (high - low).max()])  # for the title
     return (low + high) / 2, float(1.06 * max((high - low).max() / 2, 0.3))
 
 

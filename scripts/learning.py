@@ -100,13 +100,25 @@ OFF_POLICY = (
     Training("masac", "mpe/simple_spread", 5e5, seeds=4, others=MOVES),
     Training("qmix", "mpe/simple_speaker_listener", 5e5),
     Training("vdn", "mpe/simple_speaker_listener", 5e5),
-    Training("maddpg", "mpe/simple_speaker_listener", 2e6, others=PUBLISHED),
+    Training("maddpg", "mpe/simple_speaker_listener", 4e5, others=PUBLISHED),
     Training("matd3", "mpe/simple_speaker_listener", 2e6, others=PUBLISHED),
     Training("masac", "mpe/simple_speaker_listener", 6e5),
     Training("pqn_vdn", "smax/3m", 1e6, measure="win_rate"),
     Training("pqn_vdn", "smax/2s3z", 2e6, seeds=4, measure="win_rate"),
 )
-TRAININGS = ON_POLICY + OFF_POLICY
+BENCHMARL = {  # its MAPPO's training return after 900k frames, one seed: what issue 5 asks for
+    "balance": "BenchMARL 20.6 after 900k",
+    "navigation": "BenchMARL 0.98 after 900k",
+    "sampling": "BenchMARL 16.1 after 900k",
+    "transport": "BenchMARL 0.0 after 900k",
+}
+ON_VMAS = (
+    *(Training("mappo", f"vmas/{task}", 9e5, others=others) for task, others in BENCHMARL.items()),
+    *(Training("ippo", f"vmas/{task}", 9e5, others=others) for task, others in BENCHMARL.items()),
+    *(Training("qmix", f"vmas/{task}", 3e5, others="discrete actions") for task in BENCHMARL),
+    *(Training("masac", f"vmas/{task}", 3e5) for task in BENCHMARL),
+)
+TRAININGS = ON_POLICY + OFF_POLICY + ON_VMAS
 
 
 def train(training: Training, folder: Path) -> None:
@@ -276,6 +288,7 @@ def main() -> None:
     for title, group, picture in (
         ("On-policy", ON_POLICY, "learning.png"),
         ("Off-policy", OFF_POLICY, "learning_off_policy.png"),
+        ("VMAS", ON_VMAS, "learning_vmas.png"),
     ):
         rows = [row(t, done[t]) if t in done else kept.get(t.title) for t in group]
         text += (
@@ -291,8 +304,8 @@ def main() -> None:
         "`python scripts/speaker_bound.py` plans the listener's moves with the goal known after the one step that a "
         "word needs, and gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of "
         "the environment (mpe2's and jaxmarl's, step for step). That plan is for discrete actions; with continuous "
-        "ones a word may say more, and MADDPG and MATD3 go beyond it. Summed, they get twice the figures of the table, "
-        "and so stay below the published -13.\n"
+        "ones a word may say more, and MADDPG and MATD3 go beyond it. Summed, they get twice the figures of the table: "
+        "MATD3 passes the published -13, MADDPG does not.\n"
     )
     if reference:
         text += (

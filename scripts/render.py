@@ -1,8 +1,10 @@
 """Animate what a training has learnt: greedy episodes of its best run, as GIF, animated PNG or WebP.
 
-python scripts/render.py runs/<folder>                              # the best seed's best policy, <folder>/render.gif
-python scripts/render.py runs/<folder> --run 3 --episodes 2 --out balance.webp
-python scripts/render.py vmas/balance                               # no training: random actions in an environment
+    python scripts/render.py runs/<folder>                 # the best seed's best policy, to <folder>/render.gif
+    python scripts/render.py runs/<folder> --run 3 --episodes 2 --out balance.webp
+    python scripts/render.py vmas/balance vmas/wheel mpe/simple_tag --out some.gif   # random actions, side by side
+
+MPE and VMAS environments have pictures; another may have by a ``render`` of its own (see ``envs.base.Env``).
 """
 
 from __future__ import annotations
@@ -69,9 +71,28 @@ def play(env: Env, acting: Any, seed: int) -> tuple[Any, float]:
     return jax.tree.map(lambda leaf: leaf[: length + 1], states), float(rewards[:length].sum())
 
 
+def animation(what: str, options: argparse.Namespace) -> np.ndarray:
+    """``[T, size, size, 3]``: the episodes of a training, or of an environment with random actions."""
+    if Path(what).is_dir():
+        env, acting, label = trained(Path(what), options.run)
+    else:
+        env, label = envs.make(what), "random actions"
+        acting = at_random(env)
+    episodes = [play(env, acting, options.seed + i) for i in range(options.episodes)]
+    print(f"{env.name}, {label}: return per agent {', '.join(f'{value:.2f}' for _, value in episodes)}")
+    return np.concatenate([env.render(states, options.size) for states, _ in episodes])
+
+
+def default_name(what: list[str]) -> Path:
+    """In the folder of a training if there is one only, else here."""
+    if len(what) == 1 and Path(what[0]).is_dir():
+        return Path(what[0]) / "render.gif"
+    return Path("_".join(Path(name).name for name in what) + ".gif")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", help="the folder of a training, or an environment's name")
+    parser.add_argument("what", nargs="+", help="folders of trainings, or environments' names; several stand in a row")
     parser.add_argument("--run", type=int, help="which run of a training; the best one if not given")
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -80,19 +101,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a .gif, .png or .webp")
     options = parser.parse_args()
     try:
-        folder = Path(options.what)
-        if folder.is_dir():
-            env, acting, label = trained(folder, options.run)
-        else:
-            env, label = envs.make(options.what), "random actions"
-            acting = at_random(env)
-        out = options.out or (
-            folder / "render.gif" if folder.is_dir() else Path(options.what.replace("/", ".") + ".gif")
-        )
-        episodes = [play(env, acting, options.seed + i) for i in range(options.episodes)]
-        drawing.save(np.concatenate([env.render(states, options.size) for states, _ in episodes]), out, options.fps)
-        returns = ", ".join(f"{value:.2f}" for _, value in episodes)
-        print(f"{out}: {env.name}, {label}, return per agent {returns}")
+        out = options.out or default_name(options.what)
+        strips = [animation(what, options) for what in options.what]
+        longest = max(map(len, strips))
+        held = [np.concatenate([frames, np.repeat(frames[-1:], longest - len(frames), axis=0)]) for frames in strips]
+        print(drawing.save(np.concatenate(held, axis=2), out, options.fps))
     except UserError as error:
         fail(error)
 

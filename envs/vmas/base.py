@@ -139,7 +139,7 @@ class Scenario(Env):
             raise UserError(
                 f"restore({unknown[0]}=...): {type(self).__name__} remembers {', '.join(fresh) or 'nothing'}"
             )
-        given = {k: jnp.asarray(v, fresh[k].dtype).reshape(fresh[k].shape) for k, v in hidden.items()}
+        given = {k: _shaped(k, jnp.asarray(v, fresh[k].dtype), fresh[k].shape) for k, v in hidden.items()}
         return state.replace(hidden={**fresh, **given})
 
     def reset(self, key: chex.PRNGKey) -> tuple[State, TimeStep]:
@@ -307,9 +307,10 @@ class Scenario(Env):
 def _array(name: str, value: Any, n: int) -> chex.Array:
     """A field of a state from what :meth:`Scenario.restore` was given."""
     shape = (n, 2) if name in ("pos", "vel") else (n,)
-    if value is None:
-        return jnp.zeros(shape)
-    value = jnp.asarray(value, jnp.float32)
+    return jnp.zeros(shape) if value is None else _shaped(name, jnp.asarray(value, jnp.float32), shape)
+
+
+def _shaped(name: str, value: chex.Array, shape: tuple[int, ...]) -> chex.Array:
     if value.size != np.prod(shape):
-        raise UserError(f"restore({name}=...): must have the shape {shape}, one row per entity, not {value.shape}")
+        raise UserError(f"restore({name}=...): must have the shape {shape}, not {value.shape}")
     return value.reshape(shape)

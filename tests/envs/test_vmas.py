@@ -109,6 +109,26 @@ def test_a_step_equals_the_originals(task, case):
         check(name, timestep.info[name].reshape(value.shape).astype(np.float32), value, REWARD)
 
 
+@pytest.mark.parametrize("task", [task for task in RECORDED if task in TASKS and task != "discovery"])
+def test_twenty_steps_on_their_own_equal_the_originals(task):
+    """Nothing but the first state is given: errors may grow, and contacts multiply them."""
+    record = load(task)["default"]
+    env = make(task, **json.loads(record["kwargs"].item()))
+    known = states(record, "random")
+    first = {name: value[:, 0] for name, value in known.items()}
+    steps = record["random/action"].shape[1]
+
+    def episode(state, actions):
+        keys = jax.random.split(jax.random.key(0), steps)
+        return jax.lax.scan(lambda s, x: (env.step(*x[:1], s, x[1])[0],) * 2, env.restore(**state), (keys, actions))[1]
+
+    found = run(jax.vmap(episode), first, record["random/action"])
+    assert steps >= 8
+    tolerance = JOINED["atol"] if env.world.joints else 1e-4
+    for name in ("pos", "rot"):
+        np.testing.assert_allclose(getattr(found, name), known[name][:, 1:], atol=tolerance, rtol=0, err_msg=name)
+
+
 @pytest.mark.parametrize("task, case", [pair for pair in CASES if pair[1] != "discrete"])
 def test_spawns_are_distributed_as_the_originals(task, case):
     record = load(task)[case]
@@ -141,3 +161,122 @@ def compare(kept, joined, name, found, expected, tolerance):
 def test_every_scenario_is_recorded():
     assert set(TASKS) - set(RECORDED) == {"complex_speaker_listener"}
     assert sum(path.stat().st_size for path in DATA.glob("*.npz")) < 4_000_000
+
+
+def random_actions(env, key, *batch: int):
+    space = env.action_space
+    if isinstance(space, envs.Continuous):
+        return jax.random.uniform(key, (*batch, *space.low.shape), minval=space.low, maxval=space.high)
+    sizes = np.array(space.sizes)
+    return jax.random.randint(key, (*batch, *sizes.shape), 0, sizes)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_random_steps_and_their_gradients_are_finite(task):
+    env = make(task)
+    count, steps = 200, 100
+
+    def rollout(key):
+        reset_key, act_key, step_key = jax.random.split(key, 3)
+        start, first = env.reset(reset_key)
+        actions = random_actions(env, act_key, steps)
+        keys = jax.random.split(step_key, steps)
+        end, shown = jax.lax.scan(lambda s, x: env.step(x[0], s, x[1]), start, (keys, actions))
+
+        def outcome(pos, vel, action):
+            state, timestep = env.step(key, end.replace(pos=pos, vel=vel), action)
+            return timestep.reward.sum() + timestep.obs.sum() + state.pos.sum() + state.vel.sum()
+
+        slopes = jax.grad(outcome, argnums=(0, 1, 2))(end.pos, end.vel, actions[0])
+        return first, end, shown, slopes
+
+    first, end, shown, slopes = run(jax.vmap(rollout), jax.random.split(jax.random.key(0), count))
+    for leaf in jax.tree.leaves((end, shown, slopes)):
+        assert np.isfinite(leaf).all()
+    assert np.abs(slopes[2]).max() > 0
+    assert shown.obs.shape == (count, steps, env.num_agents, env.obs_size)
+    assert shown.obs.dtype == first.obs.dtype == np.float32
+    np.testing.assert_array_equal(shown.state, shown.obs.reshape(count, steps, -1))
+    assert jax.tree.structure(first) == jax.tree.structure(shown)
+    if not env.terminates:
+        assert not shown.terminated.any()
+
+
+def test_flat_and_multi_discrete_actions_are_numbered_as_the_originals():
+    env, parts = make("balance", continuous=False), make("balance", multi_discrete=True)
+    assert env.action_space.sizes == (9,) * 4 and parts.action_space.sizes == ((3, 3),) * 4
+    pushes = np.array([(0, 0), (0, -1), (0, 1), (-1, 0), (-1, -1), (-1, 1), (1, 0), (1, -1), (1, 1)], np.float32)
+    key = jax.random.key(0)
+    for index, push in enumerate(pushes):
+        u, comm = env.read_action(key, jnp.full(4, index))
+        np.testing.assert_allclose(u, np.tile(0.7 * push, (4, 1)), rtol=1e-6)
+        same, _ = parts.read_action(key, jnp.full((4, 2), np.array([index // 3, index % 3])))
+        np.testing.assert_array_equal(u, same)
+        assert comm is None
+    speaker = make("simple_speaker_listener", continuous=False)
+    assert speaker.action_space.sizes == (27, 9)
+    u, comm = speaker.read_action(key, jnp.array([14, 0]))
+    np.testing.assert_array_equal(u[0], [-1, -1])
+    np.testing.assert_array_equal(comm, [[0, 0, 1], [0, 0, 0]])
+    assert make("simple_reference", continuous=False).action_space.sizes == (90, 90)
+
+
+def test_continuous_actions_are_clamped():
+    env = make("balance")
+    u, _ = env.read_action(jax.random.key(0), jnp.full((4, 2), 3.0))
+    np.testing.assert_allclose(u, 0.7)
+
+
+def test_a_state_is_put_together_from_poses():
+    env = envs.make("vmas/transport")
+    assert env.entities == ("goal", "package 0", "agent_0", "agent_1", "agent_2", "agent_3")
+    pos = np.random.default_rng(0).uniform(-1, 1, (6, 2))
+    state = env.restore(pos, rot=np.zeros((6, 1)))
+    assert state.step == 0
+    np.testing.assert_allclose(state.inner["global_shaping"], 100 * np.linalg.norm(pos[1] - pos[0]), rtol=1e-5)
+    other = env.restore(pos, global_shaping=[7.0])
+    assert other.inner["global_shaping"] == 7
+    _, timestep = env.step(jax.random.key(0), other, jnp.zeros((4, 2)))
+    assert np.isfinite(timestep.obs).all()
+    with pytest.raises(envs.UserError, match=r"restore\(pos=...\): must have the shape \(6, 2\)"):
+        env.restore(np.zeros((5, 2)))
+    with pytest.raises(envs.UserError, match=r"restore\(height=...\): Transport remembers global_shaping, on_goal"):
+        env.restore(pos, height=1)
+    with pytest.raises(envs.UserError, match=r"restore\(global_shaping=...\): must have the shape \(1,\)"):
+        env.restore(pos, global_shaping=[1.0, 2.0])
+    with pytest.raises(envs.UserError, match="cannot be put together"):
+        envs.make("matrix/climbing").restore(0)
+
+
+@pytest.mark.parametrize(
+    "task, kwargs, message",
+    [
+        ("balance", {"n_agents": 1}, "n_agents=1: must be at least 2"),
+        ("balance", {"n_agents": 2.5}, "n_agents=2.5: must be a whole number"),
+        ("balance", {"package_mass": "heavy"}, "package_mass='heavy': must be a number"),
+        ("balance", {"package_mass": 0}, "package_mass=0: must be above 0"),
+        ("balance", {"random_package_pos_on_line": 1}, "random_package_pos_on_line=1: must be true or false"),
+        ("balance", {"agents": 3}, "agents: vmas/balance takes .*n_agents"),
+        ("balance", {"continuous": True, "multi_discrete": "yes"}, "multi_discrete='yes': must be true or false"),
+        ("buzz_wire", {"max_speed_1": "fast"}, "max_speed_1='fast': must be a number or null|must be null or a number"),
+        ("sampling", {"cov": [0.1, 0.2]}, "cov="),
+        ("navigation", {"agents_with_same_goal": 2}, "agents_with_same_goal=2: needs collisions=false"),
+        ("football", {"dict_obs": True}, "dict_obs=True"),
+    ],
+)
+def test_bad_arguments_are_named(task, kwargs, message):
+    with pytest.raises(envs.UserError, match=message):
+        make(task, **kwargs)
+
+
+def test_horizons_are_benchmarls():
+    long = {task for task in TASKS if envs.make(f"vmas/{task}").horizon == 500}
+    assert long == {"ball_passage", "football", "joint_passage", "joint_passage_size", "passage"}
+    assert envs.make("vmas/multi_give_way").horizon == 200
+    assert envs.make("vmas/balance").horizon == 100
+
+
+def test_noise_on_actions_acts():
+    env = make("complex_speaker_listener")
+    messages = [env.read_action(jax.random.key(i), jnp.full(env.action_space.low.shape, 0.5))[1] for i in range(2)]
+    assert (messages[0][0] != messages[1][0]).all() and (messages[0][1:] == 0).all()
