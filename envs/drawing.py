@@ -5,9 +5,10 @@ Drawn with Pillow at ``OVERSAMPLING`` times the size and scaled down, which smoo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -73,7 +74,7 @@ class _Canvas:
         x, y = (np.asarray(point) - self.centre) * self.scale
         return float(self.size[0] / 2 + x), float(self.size[1] / 2 - y)
 
-    def line(self, points: Sequence[np.ndarray], colour: tuple[int, ...], width: float) -> None:
+    def line(self, points: Iterable[np.ndarray], colour: tuple[int, ...], width: float) -> None:
         self.pen.line([self.pixel(p) for p in points], fill=colour, width=max(1, round(width)), joint="curve")
 
     def disc(self, centre: np.ndarray, radius: float, fill: tuple | None, outline: tuple | None, width: float) -> None:
@@ -156,6 +157,13 @@ def _ground(canvas: _Canvas, scene: Scene, half: float) -> None:
 def _camera(scene: Scene) -> tuple[np.ndarray, float]:
     """The centre of the picture and half its width: all that is near, through the whole trajectory."""
     reach = np.array([max(b.radius, np.hypot(b.length, b.width) / 2) for b in scene.bodies])
+    radius, length, width = (
+        np.array([getattr(b, name) for b in scene.bodies]) for name in ("radius", "length", "width")
+    )
+    cos, sin = np.abs(np.cos(scene.rot)), np.abs(np.sin(scene.rot))
+    extent = (
+        np.stack([length * cos + width * sin, length * sin + width * cos], axis=-1) / 2 + radius[:, None]
+    )  # [T, N, 2]
     agents = np.array([b.agent for b in scene.bodies])
     home = scene.pos[:, agents].reshape(-1, 2)
     middle = np.median(home, axis=0)
@@ -163,7 +171,7 @@ def _camera(scene: Scene) -> tuple[np.ndarray, float]:
     near = scene.shown & (np.abs(scene.pos - middle).max(axis=-1) < wide + np.abs(home - middle).max())
     near &= (reach < 2.0) | agents  # a floor may leave the picture
     pos = scene.pos[near]
-    margin = np.broadcast_to(reach, scene.shown.shape)[near][:, None]
+    margin = extent[near]
     low, high = (pos - margin).min(axis=0), (pos + margin).max(axis=0)
     if scene.bounds is not None:
         low, high = np.minimum(low, -np.array(scene.bounds)), np.maximum(high, scene.bounds)
@@ -182,6 +190,6 @@ def save(frames: np.ndarray, path: str | Path, fps: float = 15) -> Path:
         palette = every.quantize(128)  # one for all frames: otherwise colours flicker
         images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {"loop": 0, "duration": round(1000 / fps), "save_all": True, "append_images": images[1:]}
-    images[0].save(path, **options, **({"lossless": False, "quality": 85} if path.suffix == ".webp" else {}))
+    options: dict[str, Any] = {"loop": 0, "duration": round(1000 / fps), "save_all": True, "append_images": images[1:]}
+    images[0].save(path, quality=85, **options)
     return path

@@ -22,9 +22,35 @@ NOTES = """
   MPE and SMAX test theirs before counting, so that its episodes last 26 and 101 steps; here they last 25 and 100.
 - Returns are means over agents. `jaxmarl_mpe/*` are the jaxmarl package's own MPE classes behind the adapter, kept for
   comparison; `mpe/*` are ours, equal to them and to PettingZoo's `mpe2` on recorded steps.
-- Environments with both kinds of action are discrete unless `continuous=true`.
+- Environments with both kinds of action are discrete unless `continuous=true`; `vmas/*` are continuous unless
+  `continuous=false` (QMIX's and PQN's recipes say that).
 - Agents that move and speak (`mpe/simple_reference`, `mpe/simple_world_comm`) have one action `word * 5 + move`, as in
   jaxmarl, or with `env.kwargs.multi_discrete=true` two sub-actions `(move, word)` that a policy draws independently.
+
+## VMAS
+
+`vmas/*` are all of BenchMARL's VMAS tasks, written in JAX from a description of their behaviour, and `simple`. One
+step from each of several thousand recorded states of VMAS 1.5.2 gives the same poses, observations, rewards, dones
+and infos (`tests/envs/test_vmas*.py`, data by `scripts/record_vmas.py`): poses to 1e-5, rewards to 1e-4. Worlds with
+joints (`ball_trajectory`, `buzz_wire`, `joint_passage*`) are stiffer than float32: there 94 % of the values agree so,
+all to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 resets.
+
+- Arguments have VMAS's names and BenchMARL's values: `env=vmas/navigation env.kwargs.n_agents=5`. They are checked.
+- Semantics are those of one environment (`num_envs=1`): what VMAS couples across a batch (its broad phase, shared
+  permutations and goals, `joint_passage`'s done) is not reproduced; quirks inside a scenario are, and are said where
+  they are.
+- Continuous actions are clamped; discrete ones have three choices per dimension (0 nothing, 1 minus, 2 plus; the
+  first dimension is most significant, a word last), or `multi_discrete=true`.
+- `env.restore(pos, vel, rot, ang_vel, **hidden)` puts a state together, for curricula or tests: entities in the order
+  of `env.entities`; hidden values (potentials, flags, goals, controllers) are those of a reset with these poses
+  unless given.
+- `env.render(states)` draws frames, `envs.drawing.save` writes a GIF, an animated PNG or a WebP; `python
+  scripts/render.py <run folder>` shows what was learnt.
+- Differences on purpose: a crowded spawn takes the roomiest of 32 proposals where VMAS would draw forever; `sampling`
+  works without `collisions` (no lidar), where VMAS cannot be built; scripted football players never see NaN; delay
+  queues and wind are as new after a reset.
+- A new scenario is a file of about a hundred lines: [scenarios.md](scenarios.md), with
+  `vmas/complex_speaker_listener`.
 
 ## jaxmarl 0.2 behind the adapter: what to know
 

@@ -27,8 +27,7 @@ CHOICES = 3  # of each action dimension if discrete: nothing, minus, plus
 FIELDS = ("pos", "vel", "rot", "ang_vel")
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """The world between two steps."""
 
     pos: chex.Array  # [N, 2]
@@ -54,7 +53,7 @@ class Scenario(Env):
     """
 
     terminates = False
-    position = (0, 2)
+    position: tuple[int, int] | None = (0, 2)
     horizon = 100
 
     def __init__(self, world: World):

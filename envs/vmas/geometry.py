@@ -19,8 +19,7 @@ HALF_TURN = jnp.pi
 NOTHING = 1e-12  # the length of no vector
 
 
-@struct.dataclass
-class Vec:
+class Vec(struct.PyTreeNode):
     """Points or arrows in the plane, ``x`` and ``y`` of equal shape."""
 
     x: chex.Array
@@ -244,16 +243,13 @@ def _to_perimeter(q: Vec, box: Box) -> chex.Array:
 
 def _nearest_corner(middle: Vec, along: Vec, half: chex.Array, box: Box) -> tuple[Vec, chex.Array]:
     """The corner that is closest to a segment, and its squared distance, all in the box's frame."""
-    best, least = None, None
+    best, least = Vec(middle.x, middle.y), jnp.full_like(middle.x, jnp.inf)
     for x_sign, y_sign in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
         corner = Vec(x_sign * box.half, y_sign * box.half_width)
         to_corner = corner - middle
         gap = to_corner - along * jnp.clip(to_corner.dot(along), -half, half)
         square = gap.dot(gap)
-        if best is None:
-            best, least = corner, square
-        else:
-            best, least = where(square < least, corner, best), jnp.minimum(square, least)
+        best, least = where(square < least, corner, best), jnp.minimum(square, least)
     return best, least
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -35,7 +37,7 @@ def _body(entity: Entity, groups: list[str]) -> Body:
     colour = entity.colour
     if agent and not colour:
         colour = GROUPS[groups.index(entity.group) % len(GROUPS)] if entity.group in groups else "black"  # type: ignore[attr-defined]
-    facts = {"colour": colour, "agent": agent, "solid": entity.collide or agent or entity.movable}
+    facts: dict[str, Any] = {"colour": colour, "agent": agent, "solid": entity.collide or agent or entity.movable}
     if isinstance(shape, Sphere):
         turns = agent and entity.dynamics.size not in (0, 2)  # type: ignore[attr-defined]
         return Body(radius=shape.radius, looks=turns, **facts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -98,7 +100,7 @@ class RodScenario(Scenario):
         self.max_force = max_force
         heavy = np.array([[agent.mass] for agent in agents], np.float32)
         self.controller = (
-            VelocityController(2.0, 10.0, 1e-5, agents[0].f_range, world.dt, heavy) if controller else None
+            VelocityController(2.0, 10.0, 1e-5, agents[0].f_range or np.inf, world.dt, heavy) if controller else None
         )
         super().__init__(world)
 
@@ -180,6 +182,6 @@ class RodScenario(Scenario):
         return near & (angle_apart(state.rot[self.rod], state.rot[self.goal]) <= AT_GOAL)
 
 
-def settings_of(asymmetric: bool, one: tuple, other: tuple) -> dict[str, float]:
+def settings_of(asymmetric: bool, one: tuple, other: tuple) -> dict[str, Any]:
     """The world's settings with a mass on the rod, and without: substeps, joint force, collision force, drag."""
     return dict(zip(("substeps", "joint_force", "collision_force", "drag"), one if asymmetric else other, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +36,7 @@ class BallTrajectory(Scenario):
         agents = [Agent(name=f"agent_{i}", shape=Sphere(0.03), drag=0.25) for i in range(2)]
         ball = Landmark(name="ball", shape=Sphere(0.06), movable=True, linear_friction=0.04, colour="green")
         bodies, ties = zip(*(rod(agent.name, "ball", ROD_LENGTH) for agent in agents), strict=True)
-        settings = {"substeps": 5, "joint_force": 130.0, "collision_force": 400.0}
+        settings: dict[str, Any] = {"substeps": 5, "joint_force": 130.0, "collision_force": 400.0}
         if joints:
             settings = {"substeps": 15, "joint_force": 900.0, "collision_force": 1500.0, "joints": [*ties[0], *ties[1]]}
         super().__init__(World([ball, *(bodies if joints else ())], agents, drag=0.0, **settings))

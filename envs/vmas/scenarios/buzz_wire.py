@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +49,7 @@ class BuzzWire(Scenario):
         ]
         self.goal, self.ball = range(2)
         self.walls, self.moving = np.arange(4, 8), np.array([[8], [9], [self.ball]])
-        settings = {"substeps": 15, "joint_force": 900.0, "collision_force": 1500.0}
+        settings: dict[str, Any] = {"substeps": 15, "joint_force": 900.0, "collision_force": 1500.0}
         super().__init__(World(landmarks, agents, joints=[*ties[0], *ties[1]], **settings))
 
     def spawn(self, key):

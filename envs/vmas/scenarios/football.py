@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import chex
 import jax
@@ -166,14 +166,22 @@ class Football(Scenario):
         builds = DIFFERENT if physically_different else (Build(),) * n_blue_agents
         blues = [player("blue", i, ai_blue_agents, build) for i, build in enumerate(builds)]
         reds = [player("red", i, ai_red_agents, Build()) for i in range(n_red_agents)]
-        body = {"shape": Sphere(ball_size), "mass": ball_mass, "max_speed": ball_max_speed, "colour": "black"}
-        ball = Agent(name="Ball", group="ball", scripted=True, **body)
+        ball = Agent(
+            name="Ball",
+            group="ball",
+            scripted=True,
+            shape=Sphere(ball_size),
+            mass=ball_mass,
+            max_speed=ball_max_speed,
+            colour="black",
+        )
         blue_strengths, red_strengths = zip(*strengths, strict=True)
         by_formation = spawn_in_formation and not only_blue_formation
         self.blue = self._team(blues, 0, 1, spawn_in_formation, blue_strengths)
         self.red = self._team(reds, n_blue_agents, -1, by_formation, red_strengths, disable_ai_red)
         self.learning = tuple(team for team in (self.blue, self.red) if team.learns)
         self.scripted = next((team for team in (self.blue, self.red) if team.planner), None)
+        self.planner: Any = self.scripted and self.scripted.planner
         ways = np.array([team.way for team in self.learning], np.float32)
         self.goals = np.stack([ways * (self.pitch.half_length + ball_size / 2), 0 * ways], axis=1)  # [T, 2]
         self.side = np.repeat(np.arange(len(ways)), [len(team.rows) for team in self.learning])  # [A] of T
@@ -255,7 +263,7 @@ class Football(Scenario):
 
     def draw(self, key: chex.PRNGKey) -> chex.Array:
         """``[P, n]``: the normals that scripted players need in a step."""
-        shape = (len(self.scripted.rows), self.scripted.planner.draws) if self.scripted else (0, 0)
+        shape = (len(self.scripted.rows), self.planner.draws) if self.scripted else (0, 0)
         return jax.random.normal(key, (shape[0] * shape[1],)).reshape(shape)
 
     def play(self, normals: chex.Array, state: State, u: chex.Array) -> tuple[State, chex.Array]:
@@ -273,7 +281,8 @@ class Football(Scenario):
 
     def script(self, normals: chex.Array, state: State) -> tuple[State, chex.Array]:
         """The actions ``[P, U]`` of the scripted players."""
-        rows, planner = self.scripted.rows, self.scripted.planner
+        assert self.scripted is not None
+        rows, planner = self.scripted.rows, self.planner
         places = self.start + rows
         pos, vel = Vec.of(state.pos[places]), Vec.of(state.vel[places])
         ball, ball_vel = Vec.of(state.pos[self.ball]), Vec.of(state.vel[self.ball])
@@ -373,12 +382,12 @@ class Football(Scenario):
         own = [force[mine], pos[mine] - pos[-1], vel[mine] - vel[-1], *ball, pos[mine] - goal, vel[mine]]
         others = [pos[mine][:, None] - pos[seen], vel[mine][:, None] - vel[seen], vel[seen], force[seen]]
         mirror = np.array([team.way, 1], np.float32)
-        own = (jnp.stack(own, axis=1) * mirror).reshape(len(mine), -1)
-        others = (jnp.stack(others, axis=2) * mirror).reshape(len(mine), -1)
+        about_me = (jnp.stack(own, axis=1) * mirror).reshape(len(mine), -1)
+        about_others = (jnp.stack(others, axis=2) * mirror).reshape(len(mine), -1)
         if not self.shooting:
-            return jnp.concatenate([own, others], axis=1)
+            return jnp.concatenate([about_me, about_others], axis=1)
         rot = state.rot[self.start + mine, None] - (np.pi if team is self.red else 0.0)
-        return jnp.concatenate([own[:, :12], rot, own[:, 12:], others], axis=1)
+        return jnp.concatenate([about_me[:, :12], rot, about_me[:, 12:], about_others], axis=1)
 
 
 def wrapped(angle: chex.Array) -> chex.Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,7 +70,7 @@ class GiveWay(Scenario):
         self.factor, self.final_reward, self.energy_coeff = pos_shaping_factor, final_reward, energy_rew_coeff
         self.f_range, self.delay, dt = a_range + linear_friction, dt_delay, 0.05
         self.steering = steering(v_range, self.f_range, min_input_norm, dt) if use_velocity_controller else None
-        agent = {
+        agent: dict[str, Any] = {
             "rotatable": False,
             "shape": Box(BOX_LENGTH, BOX_WIDTH) if box_agents else Sphere(RADIUS),
             "linear_friction": linear_friction,
@@ -84,8 +86,8 @@ class GiveWay(Scenario):
         ends = [Landmark(name=f"wall {i}", shape=Line(2 * HALF_WIDTH), colour="black") for i in range(2)]
         floor = niche("2") if mirror_passage else [Landmark(name="floor", shape=Line(2 * HALF_LENGTH), colour="black")]
         landmarks = [*goals, *ends, *niche(""), *floor]
-        settings = {"substeps": 16, "collision_force": 10000.0} if box_agents else {"collision_force": 500.0}
-        settings = {"substeps": 5, "dt": dt, "drag": 0.0, "linear_friction": linear_friction} | settings
+        settings: dict[str, Any] = {"dt": dt, "drag": 0.0, "linear_friction": linear_friction}
+        settings |= {"substeps": 16 if box_agents else 5, "collision_force": 10000.0 if box_agents else 500.0}
         self.obstacles = np.arange(2, len(landmarks))  # [L]
         passages = [landmark.name.startswith("ceil 2") for landmark in landmarks[2:]]
         self.obstacle_penalty = np.where(passages, passage_collision_penalty, obstacle_collision_penalty)  # [L]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,7 +58,7 @@ class JointPassage(RodScenario):
         self.random_start_angle, self.random_goal_angle = random_start_angle, random_goal_angle
         self.factors = pos_shaping_factor, rot_shaping_factor
         self.collision_reward, self.all_passed_rot = collision_reward, all_passed_rot
-        agent = {"shape": Sphere(AGENT_RADIUS), "u_multiplier": U_MULTIPLIER, "f_range": U_MULTIPLIER}
+        agent: dict[str, Any] = {"shape": Sphere(AGENT_RADIUS), "u_multiplier": U_MULTIPLIER, "f_range": U_MULTIPLIER}
         masses, speeds = (1.0, 1.0 if asym_package else mass_ratio), (None, max_speed_1)
         agents = [Agent(name=f"agent_{i}", mass=masses[i], max_speed=speeds[i], **agent) for i in range(2)]
         gaps, self.slots = middle(boxes, n_passages), from_middle(boxes, n_passages)

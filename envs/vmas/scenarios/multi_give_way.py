@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,7 +71,7 @@ class MultiGiveWay(Scenario):
         self.final_reward, self.collision_penalty = final_reward, agent_collision_penalty
         f_range, dt = a_range + linear_friction, 0.1
         self.steering = steering(u_range, f_range, min_input_norm, dt)
-        agent = {
+        agent: dict[str, Any] = {
             "rotatable": False,
             "shape": Box(BOX_LENGTH, BOX_WIDTH) if box_agents else Sphere(RADIUS),
             "linear_friction": linear_friction,
@@ -85,8 +87,8 @@ class MultiGiveWay(Scenario):
             *(Landmark(name=f"wall {i}", shape=Line(HALF_LENGTH - HALF_WIDTH), colour="black") for i in range(8)),
             *(Landmark(name=f"short wall {i}", shape=Line(2 * HALF_WIDTH), colour="black") for i in range(4)),
         ]
-        settings = {"substeps": 16, "collision_force": 10000.0} if box_agents else {"collision_force": 500.0}
-        settings = {"substeps": 5, "dt": dt, "drag": 0.0, "linear_friction": linear_friction} | settings
+        settings: dict[str, Any] = {"dt": dt, "drag": 0.0, "linear_friction": linear_friction}
+        settings |= {"substeps": 16 if box_agents else 5, "collision_force": 10000.0 if box_agents else 500.0}
         self.first, self.second = np.triu_indices(N_AGENTS, 1) + np.array(len(landmarks))  # [P] pairs of agents
         super().__init__(World(landmarks, agents, **settings))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -50,10 +52,10 @@ class SimpleTag(Scenario):
         self.bound, self.respawns = bound, respawn_at_catch
         self.position = ((2, 4) if observe_vel else (0, 2)) if observe_pos else None
         bad, good, obstacle = Sphere(0.075), Sphere(0.05), Sphere(0.2)
-        hunter = {"shape": bad, "u_multiplier": 3.0, "max_speed": 1.0, "group": "adversary", "colour": "red"}
-        prey = {"shape": good, "u_multiplier": 4.0, "max_speed": 1.3, "group": "agent", "colour": "green"}
-        agents = [Agent(name=f"adversary_{i}", **hunter) for i in range(num_adversaries)]
-        agents += [Agent(name=f"agent_{i}", **prey) for i in range(num_good_agents)]
+        hunter: dict[str, Any] = {"shape": bad, "u_multiplier": 3.0, "max_speed": 1.0, "group": "adversary"}
+        prey: dict[str, Any] = {"shape": good, "u_multiplier": 4.0, "max_speed": 1.3, "group": "agent"}
+        agents = [Agent(name=f"adversary_{i}", colour="red", **hunter) for i in range(num_adversaries)]
+        agents += [Agent(name=f"agent_{i}", colour="green", **prey) for i in range(num_good_agents)]
         landmarks = [Landmark(name=f"landmark {i}", shape=obstacle, colour="black") for i in range(num_landmarks)]
         self.reach = bad.radius + good.radius
         super().__init__(World(landmarks, agents, substeps=10, collision_force=500.0, x_semidim=bound, y_semidim=bound))

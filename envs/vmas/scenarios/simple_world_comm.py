@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -40,8 +42,8 @@ class SimpleWorldComm(Scenario):
         count("num_food", num_food)
         count("num_forests", num_forests)
         self.n_bad, self.n_forests = num_adversaries, num_forests
-        hunter = {"shape": Sphere(0.075), "u_multiplier": 3.0, "max_speed": 1.0, "group": "adversary"}
-        prey = {
+        hunter: dict[str, Any] = {"shape": Sphere(0.075), "u_multiplier": 3.0, "max_speed": 1.0, "group": "adversary"}
+        prey: dict[str, Any] = {
             "shape": Sphere(0.045),
             "u_multiplier": 4.0,
             "max_speed": 1.3,
@@ -53,7 +55,7 @@ class SimpleWorldComm(Scenario):
         agents += [Agent(name=f"agent_{i}", **prey) for i in range(num_good_agents)]
         landmarks = [Landmark(name=f"landmark {i}", shape=Sphere(0.2)) for i in range(num_landmarks)]
         for number, name, radius, colour in ((num_food, "food", 0.03, "blue"), (num_forests, "forest", 0.3, "green")):
-            kind = {"shape": Sphere(radius), "collide": False, "colour": colour}
+            kind: dict[str, Any] = {"shape": Sphere(radius), "collide": False, "colour": colour}
             landmarks += [Landmark(name=f"{name} {i}", **kind) for i in range(number)]
         world = World(landmarks, agents, x_semidim=1.0, y_semidim=1.0, dim_c=WORDS)
         self.food = np.arange(num_landmarks, num_landmarks + num_food)

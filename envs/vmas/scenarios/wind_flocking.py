@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,7 +68,8 @@ class WindFlocking(Scenario):
         self.sees = (observe_pos, observe_rel_pos, observe_rel_vel)
         self.wind = np.array([0.0, -wind], np.float32)
         self.goal_vel, self.tolerance = np.array([0.0, desired_vel], np.float32), cover_angle_tolerance
-        body = {"u_range": v_range if use_controller else f_range, "v_range": v_range, "f_range": f_range}
+        u_range = v_range if use_controller else f_range
+        body: dict[str, Any] = {"u_range": u_range, "v_range": v_range, "f_range": f_range}
         agents = [
             Agent(name=f"agent_{i}", shape=Sphere(radius), **body)
             for i, radius in enumerate((BIG_RADIUS, SMALL_RADIUS))
