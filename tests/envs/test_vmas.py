@@ -147,7 +147,9 @@ def test_spawns_are_distributed_as_the_originals(task, case):
         shares = np.linspace(0, 1, len(known)).reshape(-1, *[1] * (known.ndim - 1))
         below, above = ((found <= known[:, None] + sign * 1e-4).mean(axis=1) for sign in (-1, 1))
         worst = np.maximum(below - shares, shares - above)  # Kolmogorov's distance, whatever the atoms
-        assert worst.max() < 0.09, (env.entities, np.argwhere(worst > 0.09)[:5])
+        recorded = 150 if task == "sampling" else 1000  # resets behind the quantiles
+        bound = 2.3 * np.sqrt(1 / recorded + 1 / 2000)
+        assert worst.max() < bound, (env.entities, np.argwhere(worst >= bound)[:5])
 
 
 def compare(kept, joined, name, found, expected, tolerance):
