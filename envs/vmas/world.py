@@ -9,7 +9,7 @@ is made of slices and ``gather`` of a product with a constant matrix of 0 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import chex
@@ -102,10 +102,6 @@ class World:
     def index(self, name: str) -> int:
         """The place of an entity by its name."""
         return self.names.index(name)
-
-    def where(self, wanted: Callable[[Entity], bool]) -> np.ndarray:
-        """The places of the entities that are ``wanted``."""
-        return np.array([i for i, entity in enumerate(self.entities) if wanted(entity)], int)
 
     # ------------------------------------------------------------------------------------------------- the step
 

@@ -45,6 +45,15 @@ def test_bodies_are_where_they_are_and_leave_trails():
     assert not blue(without[0].astype(int)).any()
 
 
+@pytest.mark.parametrize("task", ["dispersion", "dropout"])
+def test_what_is_eaten_is_gone(task):
+    env = envs.make(f"vmas/{task}").env
+    fresh = env.restore(np.zeros((len(env.entities), 2)))
+    eaten = fresh.remember(eaten=jax.numpy.ones_like(fresh["eaten"]))
+    agents = [name.startswith("agent") for name in env.entities]
+    assert env.shown(fresh).all() and env.shown(eaten).tolist() == agents
+
+
 def test_rays_end_where_they_hit():
     env = envs.make("vmas/navigation").env
     pos = np.array([[0, 1], [0, 1], [0, 1], [0, 0], [0.3, 0], [5, 5]], np.float32)

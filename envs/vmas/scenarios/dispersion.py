@@ -69,5 +69,8 @@ class Dispersion(Scenario):
         food = jnp.concatenate([there, eaten], axis=-1)
         return self.beside(pos, self.vel(state), food.reshape(self.num_agents, -1))
 
+    def shown(self, state):
+        return jnp.concatenate([~state["eaten"], jnp.ones(self.num_agents, bool)])
+
     def done(self, state):
         return state["eaten"].all()

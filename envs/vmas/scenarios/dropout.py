@@ -62,5 +62,8 @@ class Dropout(Scenario):
         pos = self.pos(state)
         return self.beside(pos, self.vel(state), state.pos[0] - pos, state["eaten"])
 
+    def shown(self, state):
+        return jnp.concatenate([~state["eaten"][None], jnp.ones(self.num_agents, bool)])
+
     def done(self, state):
         return self.hit(state)
