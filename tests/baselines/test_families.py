@@ -1,7 +1,8 @@
 """The four PPO files train on every family of the registry: two updates, and nothing is NaN.
 
 Compiling is what takes time, so the sizes are small and the first parameters are not drawn (``toy.wavy``). A family is
-trained on by two of the four files in turn, an IPPO and a MAPPO, one of them with memory, and traced by the others.
+trained on by two of the four files in turn, an IPPO and a MAPPO, one of them with memory, and traced by the others;
+``pytest -m thorough`` trains those pairs too.
 """
 
 from __future__ import annotations
@@ -63,9 +64,10 @@ def is_trained(name: str, task: str) -> bool:
 
 
 PAIRS = [(name, task) for task in TASKS for name in MODULES]
+MARKED = [pair if is_trained(*pair) else pytest.param(*pair, marks=pytest.mark.thorough) for pair in PAIRS]
 
 
-@pytest.mark.parametrize(("name", "task"), [pair for pair in PAIRS if is_trained(*pair)])
+@pytest.mark.parametrize(("name", "task"), MARKED)
 def test_two_updates_are_finite(name, task):
     state, metrics = jax.jit(program(name, task))()
     assert finite((state.params, state.opt_state, metrics))
