@@ -33,7 +33,7 @@ NOTES = """
 step from each of several thousand recorded states of VMAS 1.5.2 gives the same poses, observations, rewards, dones
 and infos (`tests/envs/test_vmas*.py`, data by `scripts/record_vmas.py`): poses to 1e-5, rewards to 1e-4. Worlds with
 joints (`ball_trajectory`, `buzz_wire`, `joint_passage*`) are stiffer than float32: there 94 % of the values agree so,
-all to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 resets.
+all to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 resets (150 of `sampling`).
 
 - Arguments have VMAS's names and BenchMARL's values: `env=vmas/navigation env.kwargs.n_agents=5`. They are checked.
 - Semantics are those of one environment (`num_envs=1`): what VMAS couples across a batch (its broad phase, shared

@@ -35,6 +35,17 @@ class Clock(Callback):
         self.times.append(time.perf_counter())
 
 
+def products(size: int = 4096, repeats: int = 8) -> float:
+    """The machine's peak: GFLOP/s of torch's largest products."""
+    a, b = torch.ones(size, size), torch.ones(size, size)
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(times) / 1e9
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="balance")
@@ -43,8 +54,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=4)
     parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--products", action="store_true", help="only measure torch's largest products")
     options = parser.parse_args()
     torch.set_num_threads(2)
+    if options.products:
+        print(f"products: {products():.0f} GFLOP/s")
+        return
     logging.disable(logging.WARNING)
     frames = options.envs * 100
     config = ExperimentConfig.get_from_yaml()
