@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import math
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from flax import struct
@@ -277,6 +279,16 @@ def algorithms() -> dict[str, str]:
     """The named algorithms, each with its file: ``{"vdn": "qmix/qmix_rnn_mpe", ...}``."""
     folder = Path(CONFIG_DIR) / "algorithm"
     return {path.stem: str(OmegaConf.load(path).file) for path in sorted(folder.glob("*.yaml"))}
+
+
+def composed(algorithm: str, words: list[str]) -> tuple[ModuleType, DictConfig]:
+    """The file of a named algorithm and its configuration, checked as the command line's."""
+    file = algorithms()[algorithm]
+    module = importlib.import_module(f"baselines.{file.replace('/', '.')}")
+    recipe, words = Path(file).name, [f"algorithm={algorithm}", *words]
+    _register_schema(module.Config, module.Hypers, name=recipe)
+    checked = check_overrides(words, recipe, module.Config, module.Hypers, CONFIG_DIR)
+    return module, _compose(recipe, checked, CONFIG_DIR)
 
 
 def _check_groups(words: list[str], file: str) -> None:

@@ -44,6 +44,7 @@ FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "algo.
 RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # Level 3, the default, took longer to compile here and the result was no faster.
 RUN_LONG: dict[str, Any] = {"xla_backend_optimization_level": 2}
+PARENT = "SHOAL_PARENT"  # the process that a training ends with, if it says so
 WORTH_SAYING = 2**28  # bytes: what a training takes is told from here on
 PACKAGES = (
     "jax",
@@ -221,10 +222,18 @@ def enable_compilation_cache() -> None:
 
 
 class Stop:
-    """Ctrl-C and SIGTERM end the training after the chunk under way, with a checkpoint; a second one at once."""
+    """Ctrl-C and SIGTERM end the training after the chunk under way, with a checkpoint; a second one at once.
+
+    So does the death of a parent that has named itself in ``SHOAL_PARENT``: a killed benchmark leaves nothing running.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.told = False
+        self.parent = os.environ.get(PARENT)
+
+    @property
+    def asked(self) -> bool:
+        return self.told or (self.parent is not None and os.getppid() != int(self.parent))
 
     def __enter__(self) -> Stop:
         self.before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -235,9 +244,9 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
-        if self.asked:
+        if self.told:
             raise KeyboardInterrupt
-        self.asked = True
+        self.told = True
         print("stopping after this chunk (again to stop at once)", file=sys.stderr)
 
 
@@ -467,7 +476,9 @@ def evaluation_entry(batch: int, runs: np.ndarray, env_steps: int, episodes: Met
 
 def absolute_metric(plan: Plan, batch: int, state: RunState, records: Records, display: Display) -> None:
     """Ten times the episodes with each run's best parameters, once per batch."""
-    if any("absolute" in entry and entry["batch"] == batch for entry in records.evaluations()):
+    env_steps = plan.steps_per_chunk * plan.chunks
+    past = [entry for entry in records.evaluations() if "absolute" in entry and entry["batch"] == batch]
+    if any(entry["env_steps"] == env_steps for entry in past):  # not that of a shorter training, gone on with
         return
     display.compiling("the last evaluation")
     settings = plan.settings.evaluation
@@ -477,7 +488,6 @@ def absolute_metric(plan: Plan, batch: int, state: RunState, records: Records, d
 
     program = jax.jit(sharding.over_runs(play, plan.width))
     episodes = jax.device_get(program(state.best_policy, state.evaluation_key))
-    env_steps = plan.steps_per_chunk * plan.chunks
     records.append_evaluation(
         {"absolute": True, **evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)}
     )

@@ -1,0 +1,178 @@
+"""Any algorithms on any tasks: a plan, every cell trained with all its seeds at once, and a report of it all.
+
+    python scripts/benchmark.py algorithms=[mappo,ippo,qmix] tasks=[vmas/balance,vmas/sampling] seeds=10 total_steps=3e6
+    python scripts/benchmark.py benchmark=quick                      # config/benchmark/quick.yaml; or benchmark=my.yaml
+    python scripts/benchmark.py benchmark=quick plan=true            # only say what it would take
+    python scripts/benchmark.py benchmark=quick algorithms=[ippo,~/my_idea.py] hypers.gamma=0.95
+    python scripts/benchmark.py benchmark=quick hydra/launcher=joblib hydra.launcher.n_jobs=2   # or submitit_slurm
+
+The same command goes on where it was stopped or killed: finished cells are not trained again, a half-finished one
+resumes. Words that are not the benchmark's own (``hypers.*``, ``algo.*``, ``evaluation.*``, ``logger`` ...) go to all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hydra import main as hydra_main
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from envs.base import UserError
+from shoal import benchmark
+from shoal.benchmark import Outcome, Planned, Tick, duration, remaining
+from shoal.config import fail
+from shoal.progress import human, show_table
+from shoal.runner import Stop
+from shoal.sharding import cores_as_devices
+
+
+def make_plan(settings: benchmark.Benchmark, words: list[str]) -> list[Planned]:
+    """Every cell, planned."""
+    cells = benchmark.cells(settings, words)
+    console, planned = Console(stderr=True), []
+    with console.status("planning") as status:
+        for position, cell in enumerate(cells):
+            status.update(f"planning {position + 1}/{len(cells)}: {cell.label}")
+            planned.append(benchmark.plan(cell))
+    return planned
+
+
+def show_plan(settings: benchmark.Benchmark, planned: list[Planned]) -> None:
+    """The plan, and the pairs that cannot be."""
+    show_table(benchmark.plan_table(planned), f"{settings.name}: {settings.dir}")
+    for one in planned:
+        if one.state == "impossible":
+            print(f"skipped: {one.cell.label}: {one.reason}")
+    sys.stdout.flush()
+
+
+def train_all(settings: benchmark.Benchmark, planned: list[Planned]) -> dict[str, Outcome]:
+    """Every cell that is not finished, one after the other; a failing one is told and the others go on."""
+    todo = [one for one in planned if one.state in ("new", "begun")]
+    outcomes: dict[str, Outcome] = {}
+    expected = taken = 0.0
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:3.0f}%  {task.fields[told]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with Stop() as stop, bar:
+        for position, one in enumerate(todo):
+            pace = taken / expected if expected else 1.0
+            left = pace * sum(map(remaining, todo[position:]))
+            name = f"{position + 1}/{len(todo)} {one.cell.label}"
+            task = bar.add_task(name, total=one.steps, told="compiling", left=f"{duration(left)} left in all")
+
+            def watch(tick: Tick, task=task) -> None:
+                told = f"{human(tick.steps)} steps, return {tick.episode_return:.2f}"
+                bar.update(task, completed=tick.steps, told=told)
+
+            outcome = benchmark.train(one, watch, stop)
+            bar.remove_task(task)
+            outcomes[one.cell.label] = outcome
+            benchmark.note(Path(settings.dir), one.cell, outcome)
+            print(f"{position + 1}/{len(todo)} {line(one, outcome)}", flush=True)
+            if stop.asked:
+                break
+            expected, taken = expected + remaining(one), taken + outcome.seconds
+    return outcomes
+
+
+def line(one: Planned, outcome: Outcome) -> str:
+    """What became of a cell, in one line."""
+    if outcome.state == "failed":
+        return f"{one.cell.label}: FAILED after {duration(outcome.seconds)}: {outcome.error}"
+    reached = benchmark.final_return(one.cell.folder)
+    figures = f"return {reached[0]:.2f} ({reached[1]:.2f} .. {reached[2]:.2f}), " if reached else ""
+    expected = f" (expected {duration(remaining(one))})" if outcome.state == "finished" else ""
+    return f"{one.cell.label}: {outcome.state}, {figures}{duration(outcome.seconds)}{expected}"
+
+
+def run(words: list[str]) -> int:
+    """The whole benchmark; the number of cells that failed."""
+    launcher = [word for word in words if word.startswith("hydra")]
+    words = [word for word in words if word not in (*launcher, "-m", "--multirun")]
+    settings, others = benchmark.read(words)
+    if settings.cell is not None:
+        return run_one(settings, others)
+    planned = make_plan(settings, others)
+    show_plan(settings, planned)
+    if settings.plan:
+        return 0
+    benchmark.save(settings, others)
+    outcomes = launch(settings, planned, words, launcher) if launcher else train_all(settings, planned)
+    return finish(settings, planned, outcomes)
+
+
+def finish(settings: benchmark.Benchmark, planned: list[Planned], outcomes: dict[str, Outcome]) -> int:
+    """The report, and how to go on."""
+    failed = [label for label, outcome in outcomes.items() if outcome.state == "failed"]
+    if any(outcome.state == "stopped" for outcome in outcomes.values()):
+        print("stopped; the same command goes on")
+        return len(failed)
+    if settings.report and any((one.cell.folder / "evaluations.jsonl").exists() for one in planned):
+        script = Path(__file__).with_name("report.py")
+        subprocess.run([sys.executable, str(script), settings.dir], check=False)
+    if failed:
+        print(f"{len(failed)} failed: {', '.join(failed)}; the same command tries them again", file=sys.stderr)
+    return len(failed)
+
+
+def run_one(settings: benchmark.Benchmark, words: list[str]) -> int:
+    """One cell, for a launcher: who launches has planned it."""
+    cells = benchmark.cells(settings, words)
+    assert settings.cell is not None
+    if settings.cell >= len(cells):
+        raise UserError(f"cell={settings.cell}: there are {len(cells)}")
+    one = benchmark.plan(cells[settings.cell])
+    with Stop() as stop:
+        outcome = benchmark.train(one, stop=stop)
+    benchmark.note(Path(settings.dir), one.cell, outcome)
+    print(line(one, outcome), flush=True)
+    return int(outcome.state == "failed")
+
+
+def launch(
+    settings: benchmark.Benchmark, planned: list[Planned], words: list[str], launcher: list[str]
+) -> dict[str, Outcome]:
+    """Every cell that is not finished as a job of Hydra's launcher; what it notes is what became of it."""
+    todo = [position for position, one in enumerate(planned) if one.state in ("new", "begun")]
+    if not todo:
+        return {}
+    folder = Path(settings.dir).absolute()
+    words = [word for word in words if not word.startswith("dir=")] + [f"dir={folder}"]
+    ConfigStore.instance().store(
+        name="cells", node={"cell": 0, "words": words, "script": str(Path(__file__).absolute())}
+    )
+    places = [f"hydra.sweep.dir={folder / 'launcher'}", "hydra.output_subdir=null"]
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
+    sys.argv[1:] = ["-m", f"cell={','.join(map(str, todo))}", *quiet, *places, *launcher]
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    hydra_main(version_base="1.3", config_path=None, config_name="cells")(job)()
+    status = benchmark.status(Path(settings.dir))
+    return {one.cell.label: status[one.cell.label] for one in planned if one.cell.label in status}
+
+
+def job(cfg: DictConfig) -> int:
+    """What a launcher's worker does: one cell in a process of its own."""
+    command = [sys.executable, cfg.script, *cfg.words, f"cell={cfg.cell}"]
+    return subprocess.run(command, check=False).returncode
+
+
+if __name__ == "__main__":
+    cores_as_devices()
+    try:
+        sys.exit(1 if run(sys.argv[1:]) else 0)
+    except UserError as error:
+        fail(error)
