@@ -30,6 +30,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 import envs
 from envs.base import UserError
@@ -152,7 +153,7 @@ def _file(name: str) -> DictConfig:
             raise UserError(f"{path}: not a benchmark; it must have algorithms and tasks")
         tree.setdefault("name", path.stem)
         return OmegaConf.merge(OmegaConf.structured(Benchmark), tree)  # type: ignore[return-value]
-    except (OmegaConfBaseException, ValueError) as error:
+    except (OmegaConfBaseException, YAMLError) as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
 
 
