@@ -323,7 +323,7 @@ def estimate(made: runner.Plan) -> tuple[float, float]:
     seconds = rates.compile * cost.equations(jaxpr) + batches * rates.seconds(taken)
     state_size = float(sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state)))
     at_once = devices if jax.default_backend() == "cpu" else made.width
-    return seconds, made.width * state_size + at_once * max(0.0, taken.peak - 2 * state_size)
+    return seconds, made.width * state_size + at_once * max(0.0, taken.peak - state_size)
 
 
 def plan_table(planned: Sequence[Planned]) -> list[list[str]]:

@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.extend import core
 
+NEVER_IN_PLACE = ("dot_general", "conv_general_dilated", "sort", "gather", "transpose")
+
 
 class Cost(NamedTuple):
     """Of one call."""
@@ -23,17 +25,17 @@ class Cost(NamedTuple):
     flops: float = 0.0  # of matrix products and convolutions
     elements: float = 0.0  # numbers written by everything else
     operations: float = 0.0  # operations executed, loops unrolled
-    peak: float = 0.0  # bytes alive at once, inputs and outputs included, if nothing were fused
+    peak: float = 0.0  # bytes alive at once, inputs and outputs included
 
 
 @dataclass(frozen=True)
 class Rates:
     """Seconds per unit on one core."""
 
-    flop: float = 1 / 40e9
-    element: float = 1 / 400e6
-    operation: float = 4e-7
-    compile: float = 8e-3  # per equation of the trace
+    flop: float = 1 / 45e9
+    element: float = 1 / 7e9
+    operation: float = 0.0  # the fit found none: what is written counts
+    compile: float = 4.5e-3  # per equation of the trace
 
     def seconds(self, cost: Cost) -> float:
         return cost.flops * self.flop + cost.elements * self.element + cost.operations * self.operation
@@ -45,36 +47,38 @@ def of(function: Callable, *arguments: Any) -> Cost:
 
 
 def walk(jaxpr: Any) -> Cost:
-    """The cost of a jaxpr: sums over its equations, and the most that is alive at once."""
+    """The cost of a jaxpr: sums over its equations, and the most that is alive at once.
+
+    A number dies at its last use, and what is written there may take its place: inputs count as donated.
+    """
     last_use = {var: i for i, eqn in enumerate(jaxpr.eqns) for var in eqn.invars if isinstance(var, core.Var)}
     last_use |= {var: len(jaxpr.eqns) for var in jaxpr.outvars if isinstance(var, core.Var)}
-    outside = {*jaxpr.invars, *jaxpr.constvars}
-    alive = float(sum(_bytes(var) for var in outside))
+    alive = peak = float(sum(_bytes(var) for var in {*jaxpr.invars, *jaxpr.constvars}))
     flops = elements = operations = 0.0
-    peak = alive
     for i, eqn in enumerate(jaxpr.eqns):
         one = of_equation(eqn)
         flops, elements, operations = flops + one.flops, elements + one.elements, operations + one.operations
-        alive += sum(_bytes(var) for var in eqn.outvars)
-        peak = max(peak, alive + one.peak)
-        for var in {var for var in eqn.invars if isinstance(var, core.Var)} | set(eqn.outvars):
-            if last_use.get(var, i) == i and var not in outside:
-                alive -= _bytes(var)
+        used = {var for var in eqn.invars if isinstance(var, core.Var)}
+        dying = sum(_bytes(var) for var in used if last_use[var] == i)
+        written = sum(_bytes(var) for var in eqn.outvars)
+        in_place = 0.0 if eqn.primitive.name in NEVER_IN_PLACE else min(dying, written)
+        peak = max(peak, alive + written - in_place + one.peak)
+        alive += sum(_bytes(var) for var in eqn.outvars if var in last_use) - dying
     return Cost(flops, elements, operations, peak)
 
 
 def of_equation(eqn: Any) -> Cost:
     """The cost of one equation; ``peak`` is what it needs beyond its inputs and outputs."""
-    inner = [walk(jaxpr) for jaxpr in inner_jaxprs(eqn)]
+    inner = [(walk(jaxpr), sum(_bytes(var) for var in jaxpr.invars)) for jaxpr in inner_jaxprs(eqn)]
     if not inner:
         return _plain(eqn)
-    seen = sum(_bytes(var) for var in (*eqn.invars, *eqn.outvars))
+    beyond = max(max(0.0, cost.peak - given) for cost, given in inner)
+    columns = zip(*(cost[:3] for cost, _ in inner), strict=True)
     if eqn.primitive.name == "cond":
-        return Cost(*(max(values) for values in zip(*inner, strict=True)))._replace(peak=0.0)
-    turns = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-    flops, elements, operations = (turns * sum(column) for column in zip(*(cost[:3] for cost in inner), strict=True))
-    beyond = max(cost.peak for cost in inner)
-    beyond = beyond if eqn.primitive.name in ("scan", "while") else max(0.0, beyond - seen)
+        flops, elements, operations = map(max, columns)
+    else:
+        turns = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+        flops, elements, operations = (turns * sum(column) for column in columns)
     return Cost(flops, elements, operations, beyond)
 
 
