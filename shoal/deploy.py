@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 FORMAT, VERSION = "shoal-policy", 1
 TOLERANCE = 1e-5  # how far numpy may be from what JAX did, relative to values above one
 DTYPES = {"F32": "<f4", "I32": "<i4", "BOOL": "?"}
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ def check_registered(folder: Path) -> None:
     """Raise a :class:`UserError` if a training used what nobody has registered here."""
     path = folder / "config.yaml"
     config = OmegaConf.load(path) if path.exists() else OmegaConf.create()
-    used = {"env": (OmegaConf.select(config, "env.name"), envs.list())}
+    used: dict[str, tuple[Any, Collection[str]]] = {"env": (OmegaConf.select(config, "env.name"), envs.list())}
     for where in (f"algo.{name}" for name in set(HEADS.values())):
         used[f"{where}.network"] = OmegaConf.select(config, f"{where}.network"), (*models.TORSOS, *memory.MEMORIES)
         used[f"{where}.torso"] = OmegaConf.select(config, f"{where}.torso"), models.TORSOS
@@ -121,12 +121,8 @@ def save(
             if with_jax:
                 description["jax"] = _write_compiled(Path(name) / COMPILED, algorithm, policy, ids, recorded)
             (Path(name) / DESCRIPTION).write_text(_text(description))
-            for file in (
-                COMPILED,
-                WEIGHTS,
-                "deploy.py",
-                DESCRIPTION,
-            ):  # the description last: it vouches for the others
+            # The description last: it vouches for the others.
+            for file in (COMPILED, WEIGHTS, "deploy.py", DESCRIPTION):
                 if (Path(name) / file).exists():
                     os.replace(Path(name) / file, out / file)
                 else:
@@ -173,8 +169,9 @@ def as_dict(config: Any) -> dict[str, Any]:
 
 def model_of(settings: dict[str, Any], name: str) -> Model:
     """The network ``algo.<name>``."""
-    values = settings[name].items()
-    return Model(**{field: tuple(value) if isinstance(value, list) else value for field, value in values})
+    values: dict[str, Any] = settings[name]
+    made: dict[str, Any] = {field: tuple(v) if isinstance(v, list) else v for field, v in values.items()}
+    return Model(**made)
 
 
 def unknown(settings: dict[str, Any], algorithm: Algorithm) -> str | None:
@@ -233,7 +230,7 @@ def describe(
         "hidden": model.hidden,
         "after": list(model.after) if kept else [],
     }
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for module, part in policy[name].items():
         arrays |= policies.flatten(part, _part(module, model.reads))
     normalises = bool(settings.get("normalise_obs"))
