@@ -113,7 +113,7 @@ class Policy:
         self._stats = (arrays["obs/mean"], arrays["obs/std"]) if description["obs_limit"] else None
         self._space = space = description["actions"]
         self._mask = _size_mask(space["sizes"])[self._rows]  # [A, N]
-        self._edges = np.cumsum(space["parts"])[:-1] if space["kind"] != "continuous" else []
+        self._edges = np.cumsum(space.get("parts", [0]))[:-1]  # where sub-actions meet
         if space["kind"] == "continuous":
             low, high = (np.array(space[side], np.float32)[self._rows] for side in ("low", "high"))
             self._centre, self._half = (high + low) / 2, (high - low) / 2

@@ -100,7 +100,7 @@ def save(
 
     ``facts`` are remembered in ``policy.json``: ``algorithm``, ``environment`` and what else one likes to know.
     """
-    env, settings, policy = algorithm.env, as_dict(config), jax.device_get(policy)
+    env, settings, policy = algorithm.env, as_dict(config), jax.tree.map(jnp.asarray, jax.device_get(policy))
     ids = env.num_agents if settings.get("agent_id") else 0
     description = {"format": deploy.FORMAT, "version": deploy.VERSION, **facts}
     description |= {"versions": {name: _version(name) for name in PACKAGES}}
@@ -216,20 +216,6 @@ def describe(
     env, head = algorithm.env, algorithm.acting.head
     name = HEADS[head]
     model = model_of(settings, name)
-    kept = model.network if model.network in memory.MEMORIES else None
-    network = {
-        "torso": model.reads,
-        "widths": list(model.widths),
-        "activation": model.activation,
-        "layer_norm": model.layer_norm,
-        "channels": list(model.channels) if model.reads == "cnn" else [],
-        "image": list(env.obs_shape) if model.reads == "cnn" else [],
-        "position": list(env.position) if model.reads == "gnn" and env.position is not None else None,
-        "radius": model.radius,
-        "memory": kept,
-        "hidden": model.hidden,
-        "after": list(model.after) if kept else [],
-    }
     arrays: dict[str, np.ndarray] = {}
     for module, part in policy[name].items():
         arrays |= policies.flatten(part, _part(module, model.reads))
@@ -243,12 +229,30 @@ def describe(
         "head": head,
         "squash": settings.get("continuous_policy", distributions.KINDS[0]),
         "log_std_range": list(distributions.LOG_STD_RANGE),
-        "network": network,
+        "network": network_of(model, env),
         "policy_of": networks.policy_of_agent(settings["sharing"], env.group_ids).tolist(),
         "agent_id": settings["agent_id"],
         "obs_limit": normalisation.LIMIT if normalises else None,
     }
     return description, arrays
+
+
+def network_of(model: Model, env: Env) -> dict[str, Any]:
+    """What numpy must know of a network that reads the observations of ``env``."""
+    kept = model.network if model.network in memory.MEMORIES else None
+    return {
+        "torso": model.reads,
+        "widths": list(model.widths),
+        "activation": model.activation,
+        "layer_norm": model.layer_norm,
+        "channels": list(model.channels) if model.reads == "cnn" else [],
+        "image": list(env.obs_shape) if model.reads == "cnn" else [],
+        "position": list(env.position) if model.reads == "gnn" and env.position is not None else None,
+        "radius": model.radius,
+        "memory": kept,
+        "hidden": model.hidden,
+        "after": list(model.after) if kept else [],
+    }
 
 
 def _part(module: str, torso: str) -> str:
