@@ -71,8 +71,8 @@ def tell(made: Exported) -> None:
             begin = time.perf_counter()
             policy.act(obs)
             times.append(time.perf_counter() - begin)
-        same = "the same actions" if made.difference == 0 else f"actions that differ by at most {made.difference:.1e}"
-        print(f"  self-check: numpy has {same} as JAX in {made.steps} recorded steps")
+        how = "exactly" if made.difference == 0 else f"to {made.difference:.1e}"
+        print(f"  self-check: numpy acts as JAX did in {made.steps} recorded steps, {how}")
         print(f"  numpy's act for the whole team: {np.median(times) * 1e6:.0f} us")
     files = [out / name for name in ("policy.json", "policy.safetensors", "deploy.py", "policy.jax")]
     print("  " + ", ".join(f"{file.name} {file.stat().st_size / 1000:.1f} kB" for file in files if file.exists()))

@@ -48,31 +48,35 @@ class Exported(NamedTuple):
 
 
 def export(
-    folder: str | Path,
+    training: Any,
     run: int | str = "best",
     which: str = "best",
     out: str | Path | None = None,
     with_jax: bool = False,
 ) -> Exported:
-    """Export the ``best`` or ``last`` policy of a run of the training in ``folder``, to ``out`` or a folder inside."""
-    folder = Path(folder)
+    """Export the ``best`` or ``last`` policy of a run, to ``out`` or into the training's folder.
+
+    ``training`` is that folder, or what ``shoal.runs.load`` made of it.
+    """
     if which not in WHICH:
         raise UserError(f"which={which}: must be one of {', '.join(WHICH)}")
     if run != "best" and not str(run).isdigit():
         raise UserError(f"run={run}: must be best, or the number of a run")
-    check_registered(folder)
-    training = runs.load(folder)
+    if isinstance(training, str | Path):
+        check_folder(Path(training))
+        training = runs.load(training)
+    folder, config = training.folder, training.config
     if not (folder / policies.FILE).exists():
         raise UserError(f"{folder}: no {policies.FILE} there, which a training writes at its end; resume={folder}")
     number = training.best if run == "best" else int(run)
-    policy, config = training.policy(number, which), training.config
+    policy, axis = training.policy(number, which), getattr(training, "plan", training).runs
     facts = {
-        "algorithm": config.algorithm or config.recipe,
+        "algorithm": config.algorithm if Path(config.file).name == config.recipe else config.recipe,
         "environment": config.env.name,
         "env_kwargs": OmegaConf.to_container(config.env.kwargs, resolve=True),
         "run": number,
-        "seed": int(training.runs.seed[number]),
-        "swept": training.runs.points[training.runs.point[number]],
+        "seed": int(axis.seed[number]),
+        "swept": axis.points[axis.point[number]],
         "which": which,
         "config_sha256": _digest((folder / "config.yaml").read_bytes()),
     }
@@ -80,10 +84,15 @@ def export(
     return save(out, config.algo, training.algorithm, policy, facts, with_jax)
 
 
-def check_registered(folder: Path) -> None:
-    """Raise a :class:`UserError` if a training used what nobody has registered here."""
+def check_folder(folder: Path) -> None:
+    """Raise a :class:`UserError` if a training used what is not known here."""
     path = folder / "config.yaml"
-    config = OmegaConf.load(path) if path.exists() else OmegaConf.create()
+    config = OmegaConf.load(path) if path.exists() else OmegaConf.create({"file": "?"})
+    if not OmegaConf.select(config, "file"):
+        raise UserError(
+            f"{folder}: was not made by a file of baselines; open it in Python, with its algorithm, "
+            "and use shoal.export.export(training)"
+        )
     used: dict[str, tuple[Any, Collection[str]]] = {"env": (OmegaConf.select(config, "env.name"), envs.list())}
     for where in (f"algo.{name}" for name in set(HEADS.values())):
         used[f"{where}.network"] = OmegaConf.select(config, f"{where}.network"), (*models.TORSOS, *memory.MEMORIES)

@@ -535,7 +535,9 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
     assert done.returncode == 0, done.stderr
     out = folder / "export" / "run_2_last"
     assert done.stdout.splitlines()[0] == "ippo on matrix/hidden: run 2, last policy"
-    assert done.stdout.splitlines()[-1] == str(out) and "as JAX in 4 recorded steps" in done.stdout
+    assert (
+        done.stdout.splitlines()[-1] == str(out) and "numpy acts as JAX did in 4 recorded steps, exactly" in done.stdout
+    )
     policy = load_policy(out)
     assert policy.check() <= 1e-5 and policy.agents == ("agent_0", "agent_1")
     facts = policy.description
@@ -554,9 +556,11 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
 
     assert call(str(folder), f"out={tmp_path / 'best'}").splitlines()[-1] == str(tmp_path / "best")
     best = load_policy(tmp_path / "best")
-    run = best.description["run"]
-    assert run == export.runs.load(folder).best and best.description["which"] == "best"
+    run, training = best.description["run"], export.runs.load(folder)
+    assert run == training.best and best.description["which"] == "best"
     np.testing.assert_array_equal(best._arrays["head/kernel"], weights["best/actor/head/kernel"][run])
+    again = export.export(training, out=tmp_path / "again")
+    assert again.description == best.description and again.difference <= 1e-5
     for words, line in (
         ([], "error: no folder: name one folder that a training left behind"),
         ([str(folder), "run=9"], f"error: run 9: {folder} has runs 0 to 3"),
@@ -574,6 +578,8 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
     assert "algo.actor.network=theirs: not known here; import the file that registers it" in call(str(folder))
     config.write_text(text.replace("name: matrix/hidden", "name: my/env"))
     assert "env=my/env: not known here; import the file that registers it" in call(str(folder))
+    config.write_text(text.replace("file: ippo/ippo_ff_mpe", "file: ''"))
+    assert "was not made by a file of baselines; open it in Python" in call(str(folder))
     config.write_text(text)
     (folder / "policies.safetensors").unlink()
     assert "no policies.safetensors there, which a training writes at its end" in call(str(folder))
