@@ -172,12 +172,13 @@ class Policy:
         recorded = {
             name: self._arrays[f"check/{name}"][:, :, self._rows] for name in ("obs", "mask", "alive", "action")
         }
-        worst = 0.0
+        differences = []
         for t in range(len(recorded["obs"])):
             step = {name: array[t] for name, array in recorded.items()}
             outputs, legal, _ = twin._step(step["obs"], step["mask"], step["alive"], None)
-            worst = max(worst, float(twin._difference(outputs, legal, step["action"])))
-        if not worst <= TOLERANCE:
+            differences.append(twin._difference(outputs, legal, step["action"]))
+        worst = float(np.max(differences))
+        if not worst <= TOLERANCE:  # nor NaN
             raise PolicyError(f"check: differs by {worst:.2g} from what was recorded, above {TOLERANCE:g}")
         return worst
 
@@ -247,17 +248,17 @@ class Policy:
         """Of every choice, ``[E, A, parts[d]]`` for each sub-action."""
         return np.split(np.where(legal, outputs, -np.inf), self._edges, axis=-1)
 
-    def _difference(self, outputs: np.ndarray, legal: np.ndarray, recorded: np.ndarray) -> float:
-        action = self._to_action(outputs, legal)
+    def _difference(self, outputs: np.ndarray, legal: np.ndarray, recorded: np.ndarray) -> np.ndarray:
         if self._space["kind"] == "continuous":
-            return float((np.abs(action - recorded) / np.maximum(self._half, 1)).max())
-        recorded, worst = recorded.reshape(*legal.shape[:2], -1), 0.0
+            return (np.abs(self._to_action(outputs, legal) - recorded) / np.maximum(self._half, 1)).max()
+        recorded, worst = recorded.reshape(*legal.shape[:2], -1), np.zeros(legal.shape[:2])
         for d, scores in enumerate(self._scores(outputs, legal)):
             theirs = np.take_along_axis(scores, recorded[..., d : d + 1], axis=-1)[..., 0]
             best = scores.max(-1)
-            differs = best != theirs  # -inf is equal to -inf: nothing was legal
-            worst = max([worst, *((best - theirs)[differs] / np.maximum(np.abs(best[differs]), 1))])
-        return float(worst)
+            some = best > -np.inf  # else nothing was legal
+            regret = np.subtract(best, theirs, out=np.zeros_like(worst), where=some | np.isnan(best))
+            worst = np.maximum(worst, regret / np.maximum(np.where(some, np.abs(best), 1), 1))
+        return worst.max()
 
 
 def _read(path: Path) -> bytes:

@@ -60,7 +60,7 @@ def export(
     """
     if which not in WHICH:
         raise UserError(f"which={which}: must be one of {', '.join(WHICH)}")
-    if run != "best" and not str(run).isdigit():
+    if run != "best" and not str(run).isdecimal():
         raise UserError(f"run={run}: must be best, or the number of a run")
     if isinstance(training, str | Path):
         check_folder(Path(training))
@@ -103,12 +103,13 @@ def check_folder(folder: Path) -> None:
 
 
 def save(
-    out: Path, config: Any, algorithm: Algorithm, policy: Params, facts: Mapping[str, Any], with_jax: bool = False
+    out: str | Path, config: Any, algorithm: Algorithm, policy: Params, facts: Mapping[str, Any], with_jax: bool = False
 ) -> Exported:
     """Write a ``policy`` of an ``algorithm`` that was made with ``config``, after it has passed its self-check.
 
     ``facts`` are remembered in ``policy.json``: ``algorithm``, ``environment`` and what else one likes to know.
     """
+    out = Path(out)
     env, settings, policy = algorithm.env, as_dict(config), jax.tree.map(jnp.asarray, jax.device_get(policy))
     ids = env.num_agents if settings.get("agent_id") else 0
     description = {"format": deploy.FORMAT, "version": deploy.VERSION, **facts}

@@ -295,9 +295,13 @@ def test_a_saved_policy_passes_its_own_check(saved):
 
 def test_a_check_finds_what_has_changed(saved):
     policy = load_policy(saved[0].folder)
-    policy._arrays["head/bias"] = policy._arrays["head/bias"] + np.arange(4)
-    with pytest.raises(PolicyError, match="differs by"):
-        policy.check()
+    bias = policy._arrays["head/bias"]
+    for other in (bias + np.arange(4), bias * np.nan):
+        policy._arrays["head/bias"] = other
+        with pytest.raises(PolicyError, match="differs by"):
+            policy.check()
+    policy._arrays["head/bias"] = bias + np.float32(1)  # the same to all choices
+    assert policy.check() == 0
 
 
 def test_memory_lasts_until_it_is_reset(saved):
@@ -569,7 +573,7 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
         ([str(folder), "jax=yes"], "error: jax=yes: must be true or false"),
         ([str(folder), "ran=1"], "error: ran=1: no such word; these are run, which, out, jax, import"),
         ([str(folder), "import=no.py"], "error: import=no.py: no such Python file"),
-        ([str(tmp_path)], f"error: {tmp_path}: no config.yaml there; name the folder that a training left behind"),
+        ([str(out)], f"error: {out}: no config.yaml there; name the folder that a training left behind"),
     ):
         assert call(*words) == line + "\n"
     config = folder / "config.yaml"
