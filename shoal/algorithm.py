@@ -21,11 +21,19 @@ Hypers = Any
 Metrics = dict[str, chex.Array]
 
 
+HEADS = {  # what a policy network's outputs are, and the name of that network in the policy and under `algo`
+    "distribution": "actor",  # the parameters of `distributions.policy`
+    "vector": "actor",  # the action for `distributions.from_vector` before its tanh, or the scores of its choices
+    "values": "q",  # of which `exploration.best` takes the highest
+}
+
+
 class Acting(NamedTuple):
     """How to play a policy: for evaluation, rendering and export."""
 
     initial_carry: Callable[[int], Any]  # (num_envs) -> carry, the memory of a recurrent policy, () for others
     act: Callable[..., tuple[Any, chex.Array]]  # (policy, carry, timestep, key, greedy) -> carry, env action
+    head: str = ""  # one of HEADS, for an export to numpy; "" if it is none of them
 
 
 @dataclass(frozen=True)

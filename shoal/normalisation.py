@@ -12,6 +12,7 @@ from flax import struct
 from shoal.returns import mean_by
 
 VALUE_NORMS = ("none", "running", "popart")
+LIMIT, EPSILON = 10.0, 1e-8  # of normalised observations, and what is added to their variance
 BATCHES_KEPT = 100  # so many batches weigh in the statistics of returns, which move as the policy learns
 
 
@@ -44,9 +45,9 @@ def update(stats: Stats, obs: chex.Array, alive: chex.Array) -> Stats:
     return Stats(new_mean, new_variance, count)
 
 
-def apply(stats: Stats, obs: chex.Array, limit: float = 10.0) -> chex.Array:
+def apply(stats: Stats, obs: chex.Array, limit: float = LIMIT) -> chex.Array:
     """Observations with mean zero and variance one, clipped to ``limit``."""
-    return jnp.clip((obs - stats.mean) / jnp.sqrt(stats.variance + 1e-8), -limit, limit)
+    return jnp.clip((obs - stats.mean) / jnp.sqrt(stats.variance + EPSILON), -limit, limit)
 
 
 def init_values(policies: int) -> Stats:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from envs.base import UserError
@@ -48,4 +49,5 @@ def load(folder: Path, like: Any, run: int, which: str = "best") -> Any:
             arrays = [file.get_slice(name)[run] for name in names]
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from error
-    return jax.tree.unflatten(jax.tree.structure(like), arrays)
+    # Not numpy's: JAX refuses those as constants of a program that maps over agents.
+    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(array) for array in arrays])

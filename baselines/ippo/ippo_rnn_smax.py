@@ -438,6 +438,7 @@ def make(config: Config, env: Env) -> Algorithm:
         acting=Acting(
             initial_carry=lambda num_envs: setup.initial_memory(num_envs)["actor"],
             act=partial(act, setup=setup),
+            head="distribution",
         ),
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,

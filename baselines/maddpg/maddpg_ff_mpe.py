@@ -513,7 +513,7 @@ def make(config: Config, env: Env) -> Algorithm:
         init=partial(init, setup=setup),
         update=partial(update, setup=setup),
         policy=policy,
-        acting=Acting(initial_carry=setup.no_noise, act=partial(act, setup=setup)),
+        acting=Acting(initial_carry=setup.no_noise, act=partial(act, setup=setup), head="vector"),
         env=env,
         steps_per_update=added,
         num_updates=setup.num_updates,

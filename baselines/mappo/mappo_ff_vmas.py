@@ -387,7 +387,7 @@ def make(config: Config, env: Env) -> Algorithm:
         init=partial(init, setup=setup),
         update=partial(update, setup=setup),
         policy=lambda state: {"actor": state.params["actor"], "obs_stats": {"actor": state.obs_stats["actor"]}},
-        acting=Acting(initial_carry=lambda num_envs: (), act=partial(act, setup=setup)),
+        acting=Acting(initial_carry=lambda num_envs: (), act=partial(act, setup=setup), head="distribution"),
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,

@@ -393,7 +393,7 @@ def make(config: Config, env: Env) -> Algorithm:
         init=partial(init, setup=setup),
         update=partial(update, setup=setup),
         policy=lambda state: {"q": state.params["q"], "epsilon": state.epsilon},
-        acting=Acting(initial_carry=setup.initial_memory, act=partial(act, setup=setup)),
+        acting=Acting(initial_carry=setup.initial_memory, act=partial(act, setup=setup), head="values"),
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,

@@ -1,0 +1,96 @@
+"""Export the policy of a trained team, to play it without JAX: safetensors, a JSON and one file that needs numpy alone.
+
+    python scripts/export.py runs/<folder>                        # the best run's best policy
+    python scripts/export.py runs/<folder> run=3 which=last out=team
+    python scripts/export.py runs/<folder> jax=true               # policy.jax too, for JAX without Shoal
+
+| word | meaning |
+|---|---|
+| ``run=best`` | which run: ``best``, or its number |
+| ``which=best`` | its ``best`` policy of all evaluations, or its ``last`` |
+| ``out=<folder>`` | where to; ``<training>/export/run_<run>_<which>`` if not given |
+| ``jax=true`` | write ``policy.jax``, the compiled policy, as well; the only way for a network of your own |
+| ``import=<file.py>`` | the file that registers a network or an environment of your own |
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from envs.base import UserError
+from shoal import deploy
+from shoal.config import fail
+from shoal.export import Exported, export
+
+WORDS = {"run": "best", "which": "best", "out": "", "jax": "false", "import": ""}
+ACTS = 200  # that the time of one is the median of
+
+
+def read(argv: list[str]) -> tuple[Path, dict[str, str]]:
+    """The folder, and the words with what is not given."""
+    folders = [word for word in argv if "=" not in word]
+    words = dict(word.split("=", 1) for word in argv if "=" in word)
+    for name in words:
+        if name not in WORDS:
+            raise UserError(f"{name}={words[name]}: no such word; these are {', '.join(WORDS)}")
+    if len(folders) != 1:
+        raise UserError(f"{' '.join(folders) or 'no folder'}: name one folder that a training left behind")
+    words = WORDS | words
+    if words["jax"] not in ("true", "false"):
+        raise UserError(f"jax={words['jax']}: must be true or false")
+    return Path(folders[0]), words
+
+
+def run_file(name: str) -> None:
+    """Import a file for what it registers."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+    if spec is None or spec.loader is None or not Path(name).is_file():
+        raise UserError(f"import={name}: no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+
+
+def tell(made: Exported) -> None:
+    """What was exported, how exact and how fast it is."""
+    facts, out = made.description, made.folder
+    actions = facts["actions"]
+    print(f"{facts['algorithm']} on {facts['environment']}: run {facts['run']}, {facts['which']} policy")
+    kind = actions["kind"].replace("_", "-")
+    print(f"  {len(facts['agents'])} agents, observations of {facts['obs_size']} numbers, {kind} actions")
+    if made.difference is not None:
+        policy = deploy.load_policy(out)
+        obs = np.zeros((len(policy.agents), policy.obs_size), np.float32)
+        times = []
+        for _ in range(ACTS):
+            begin = time.perf_counter()
+            policy.act(obs)
+            times.append(time.perf_counter() - begin)
+        how = "exactly" if made.difference == 0 else f"to {made.difference:.1e}"
+        print(f"  self-check: numpy acts as JAX did in {made.steps} recorded steps, {how}")
+        print(f"  numpy's act for the whole team: {np.median(times) * 1e6:.0f} us")
+    files = [out / name for name in ("policy.json", "policy.safetensors", "deploy.py", "policy.jax")]
+    print("  " + ", ".join(f"{file.name} {file.stat().st_size / 1000:.1f} kB" for file in files if file.exists()))
+    print(out)
+
+
+def main() -> None:
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__)
+        return
+    try:
+        folder, words = read(sys.argv[1:])
+        if words["import"]:
+            run_file(words["import"])
+        tell(export(folder, words["run"], words["which"], words["out"] or None, words["jax"] == "true"))
+    except UserError as error:
+        fail(error)
+
+
+if __name__ == "__main__":
+    main()
