@@ -92,6 +92,9 @@ class View(NamedTuple):
     is_first: chex.Array  # [...]
 
 
+AHEAD = ("obs", "state", "action_mask", "alive", "is_first")
+
+
 class VecTimeStep(TimeStep):
     """A :class:`TimeStep` of ``E`` environments that reset themselves.
 
@@ -112,6 +115,12 @@ class VecTimeStep(TimeStep):
     def ended(self) -> chex.Array:
         """``[E]`` bool: the step was the last of its episode, whichever way."""
         return self.terminated | self.truncated
+
+    @property
+    def ahead(self) -> VecTimeStep:
+        """Only what to act on next: all that an algorithm's state keeps of it."""
+        made = {name: None for name in vars(self) if name not in AHEAD}
+        return self.replace(**made)
 
     @property
     def final(self) -> View:

@@ -126,7 +126,7 @@ class TrainState(struct.PyTreeNode):
     obs_stats: normalisation.Stats  # [O]
     value_stats: normalisation.Stats  # [P]
     env_state: EpisodeState  # [E, ...]
-    timestep: VecTimeStep  # [E, ...]
+    timestep: VecTimeStep  # [E, ...] what to act on next
     updates: chex.Array  # [] int32, updates done
     key: chex.PRNGKey
 
@@ -198,7 +198,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         obs_stats=normalisation.init(setup.env.obs_size),
         value_stats=normalisation.init_values(policies),
         env_state=env_state,
-        timestep=timestep,
+        timestep=timestep.ahead,
         updates=jnp.int32(0),
         key=key,
     )
@@ -220,7 +220,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
         env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
         seen = (timestep.obs, timestep.action_mask, timestep.alive)
-        return (env_state, next_timestep), Transition(*seen, outputs, action, next_timestep)
+        return (env_state, next_timestep.ahead), Transition(*seen, outputs, action, next_timestep)
 
     carry, transitions = jax.lax.scan(step, (state.env_state, state.timestep), (noise, step_keys))
     env_state, timestep = carry

@@ -136,7 +136,7 @@ class TrainState(struct.PyTreeNode):
     obs_stats: normalisation.Stats  # [O]
     value_stats: normalisation.Stats  # [P]
     env_state: EpisodeState  # [E, ...]
-    timestep: VecTimeStep  # [E, ...]
+    timestep: VecTimeStep  # [E, ...] what to act on next
     memory: dict[str, Any]  # of "actor" and "critic", [E, A, ...]
     updates: chex.Array  # [] int32, updates done
     key: chex.PRNGKey
@@ -234,7 +234,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         obs_stats=normalisation.init(setup.env.obs_size),
         value_stats=normalisation.init_values(policies),
         env_state=env_state,
-        timestep=timestep,
+        timestep=timestep.ahead,
         memory=setup.initial_memory(setup.config.num_envs),
         updates=jnp.int32(0),
         key=key,
@@ -260,7 +260,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
         env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
         seen = (timestep.obs, timestep.action_mask, timestep.alive, timestep.is_first)
-        return (env_state, next_timestep, memory), Transition(*seen, memory, outputs, action, next_timestep)
+        return (env_state, next_timestep.ahead, memory), Transition(*seen, memory, outputs, action, next_timestep)
 
     carry = (state.env_state, state.timestep, state.memory["actor"])
     (env_state, timestep, _), transitions = jax.lax.scan(step, carry, (noise, step_keys))

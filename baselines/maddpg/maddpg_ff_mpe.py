@@ -150,7 +150,7 @@ class TrainState(Learner):
     obs_stats: normalisation.Stats  # [O]
     buffer: Any
     env_state: EpisodeState  # [E, ...]
-    timestep: VecTimeStep  # [E, ...]
+    timestep: VecTimeStep  # [E, ...] what to act on next
     noise: chex.Array  # [E, A, N] of the last actions, which the next remembers
     noise_scale: chex.Array  # [] of the last rollout
     updates: chex.Array  # [] int32, updates done
@@ -258,7 +258,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         obs_stats=normalisation.init(env.obs_size),
         buffer=None,
         env_state=env_state,
-        timestep=timestep,
+        timestep=timestep.ahead,
         noise=setup.no_noise(config.num_envs),
         noise_scale=jnp.asarray(hypers.noise_start, jnp.float32),
         updates=jnp.int32(0),
@@ -305,7 +305,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
         action = explore(outputs, seen.action_mask, noise, chance_t, state.noise_scale, setup)
         env_action = distributions.from_vector(setup.env.action_space, action)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
-        return (env_state, next_timestep, noise), Transition(seen, action, next_timestep)
+        return (env_state, next_timestep.ahead, noise), Transition(seen, action, next_timestep)
 
     carry = (state.env_state, state.timestep, state.noise)
     (env_state, timestep, noise), transitions = jax.lax.scan(step, carry, (noise, chance, step_keys))

@@ -141,7 +141,7 @@ class TrainState(struct.PyTreeNode):
     opt_state: dict[str, optax.OptState]  # the leading axes of the parameters
     buffer: Any
     env_state: EpisodeState  # [E, ...]
-    timestep: VecTimeStep  # [E, ...]
+    timestep: VecTimeStep  # [E, ...] what to act on next
     updates: chex.Array  # [] int32, updates done
     key: chex.PRNGKey
 
@@ -244,7 +244,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         opt_state={name: each(name, optimise[name].init)(part) for name, part in params.items()},
         buffer=None,
         env_state=env_state,
-        timestep=timestep,
+        timestep=timestep.ahead,
         updates=jnp.int32(0),
         key=key,
     )
@@ -273,7 +273,7 @@ def rollout(
         seen = setup.step(t.obs, t.state, t.action_mask, t.alive)
         final = setup.step(after.final_obs, after.final_state, after.final_action_mask, after.final_alive)
         made = Transition(seen, setup.vector(raw, t.action_mask), after.reward, after.terminated, final)
-        return (env_state, after), (made, after)
+        return (env_state, after.ahead), (made, after)
 
     carry, (transitions, timesteps) = jax.lax.scan(step, (state.env_state, state.timestep), (noise, step_keys))
     items = jax.tree.map(lambda x: x.reshape(steps * num_envs, *x.shape[2:]), transitions)

@@ -139,7 +139,7 @@ class TrainState(struct.PyTreeNode):
     params: dict[str, Any]  # of "q", [P, ...], and of the "mixer", [M, ...], if it has any
     opt_state: dict[str, optax.OptState]  # the same
     env_state: EpisodeState  # [E, ...]
-    timestep: VecTimeStep  # [E, ...]
+    timestep: VecTimeStep  # [E, ...] what to act on next
     memory: Any  # [E, A, ...]
     updates: chex.Array  # [] int32, updates done
     epsilon: chex.Array  # [] of the last rollout
@@ -197,7 +197,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         params=params,
         opt_state={name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
         env_state=env_state,
-        timestep=timestep,
+        timestep=timestep.ahead,
         memory=setup.initial_memory(setup.config.num_envs),
         updates=jnp.int32(0),
         epsilon=jnp.asarray(hypers.eps_start, jnp.float32),
@@ -223,7 +223,7 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
         memory, q = one_step(partial(setup.q, state.params), memory, seen)
         action = epsilon_greedy(q, seen.action_mask, state.epsilon, noise_t)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, action, pool)
-        return (env_state, next_timestep, memory), Transition(seen, memory, action, next_timestep)
+        return (env_state, next_timestep.ahead, memory), Transition(seen, memory, action, next_timestep)
 
     carry = (state.env_state, state.timestep, state.memory)
     (env_state, timestep, _), transitions = jax.lax.scan(step, carry, (noise, step_keys))

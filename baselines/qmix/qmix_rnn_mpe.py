@@ -150,7 +150,7 @@ class TrainState(struct.PyTreeNode):
     opt_state: dict[str, optax.OptState]  # the same
     buffer: Any
     env_state: EpisodeState  # [E, ...]
-    timestep: VecTimeStep  # [E, ...]
+    timestep: VecTimeStep  # [E, ...] what to act on next
     memory: Any  # [E, A, ...]
     updates: chex.Array  # [] int32, updates done
     gradient_steps: chex.Array  # [] int32
@@ -212,7 +212,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         opt_state={name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
         buffer=None,
         env_state=env_state,
-        timestep=timestep,
+        timestep=timestep.ahead,
         memory=setup.initial_memory(setup.config.num_envs),
         updates=jnp.int32(0),
         gradient_steps=jnp.int32(0),
@@ -241,7 +241,7 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
         memory, q = one_step(partial(setup.q, state.params), memory, seen)
         action = epsilon_greedy(q, seen.action_mask, state.epsilon, noise_t)
         env_state, next_timestep = setup.vec.step(keys_t, env_state, action, pool)
-        return (env_state, next_timestep, memory), Transition(seen, memory, action, next_timestep)
+        return (env_state, next_timestep.ahead, memory), Transition(seen, memory, action, next_timestep)
 
     carry = (state.env_state, state.timestep, state.memory)
     (env_state, timestep, _), transitions = jax.lax.scan(step, carry, (noise, step_keys))
