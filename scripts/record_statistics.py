@@ -52,7 +52,7 @@ def loaded(raw: dict, environment: str) -> tuple[dict, dict]:
 
 def estimate(scores: dict, statistic, reps: int = 20_000) -> dict:
     """rliable's point and interval, by key."""
-    np.random.seed(0)  # noqa: NPY002: it is what rliable draws from
+    np.random.seed(0)  # noqa: NPY002 - what rliable draws from
     points, intervals = library.get_interval_estimates(scores, statistic, reps=reps)
     return {key: {"value": np.atleast_1d(points[key]).tolist(), "interval": intervals[key].tolist()} for key in points}
 

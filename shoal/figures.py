@@ -11,7 +11,10 @@ import numpy as np
 from shoal.summary import Json
 
 # Told apart also by readers who see few colours; from the seventh on lines are dashed.
-COLOURS = "#0072b2 #d55e00 #009e73 #c0569a #b8860b #3f9fd8 #4b3fa0 #8f2a56 #7d7d22 #8b5a2b #3a8f84 #6b7480".split()
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#c0569a", "#b8860b", "#3f9fd8"),
+    *("#4b3fa0", "#8f2a56", "#7d7d22", "#8b5a2b", "#3a8f84", "#6b7480"),
+)
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,

@@ -43,7 +43,7 @@ def page(data: Json, results: Results, animations: Sequence[tuple[str, str, str]
             )
             if section
         ),
-        "footer": f"Made by shoal {escape(_version())} (scripts/report.py). How each figure is computed: docs/reports.md.",
+        "footer": f"Made by shoal {escape(_version())}, scripts/report.py. What each figure means: docs/reports.md.",
         "data": embedded(data),
     }
     # In one pass: what is put in is never searched again.
@@ -100,8 +100,8 @@ def _together(data: Json) -> str:
     first = blocks[0]["together"]
     tasks = len(first["tasks"])
     scaled = (
-        "Returns are normalised per task: 0 is the lowest and 1 the highest of any episode of any algorithm in this report, "
-        "at any time. They compare what is on this page and nothing else."
+        "Returns are normalised per task: 0 is the lowest and 1 the highest of any episode of any algorithm in this "
+        "report, at any time. They compare what is on this page and nothing else."
     )
     runs = sorted(set(first["runs"]))
     count = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
@@ -114,8 +114,8 @@ def _together(data: Json) -> str:
         _figure(
             "aggregates",
             "Aggregate scores",
-            "Line: the figure; bar: its 95 % interval. Median is that of the tasks' means; the optimality gap is what runs "
-            "lack to 1.",
+            "Line: the figure; bar: its 95 % interval. Median is that of the tasks' means; the optimality gap is what "
+            "runs lack to 1: less is better.",
             "wide",
         ),
     ]
@@ -158,7 +158,10 @@ def _tables(data: Json) -> str:
     body = "".join(
         f'<div data-metric="{number}">{_table(data, block)}</div>' for number, block in enumerate(data["metrics"])
     )
-    about = f"IQM over runs and its 95 % interval: {_scores(data['metrics'][0])}. The highest of a task is bold; <code>scores.csv</code> has all figures."
+    about = (
+        f"IQM over runs and its 95 % interval: {_scores(data['metrics'][0])}. The highest of a task is bold; "
+        "<code>scores.csv</code> has all figures."
+    )
     return _section("Scores", about, body)
 
 
@@ -173,13 +176,14 @@ def _table(data: Json, block: Json) -> str:
         for task in tasks:
             row = rows.get((task, name))
             if row is None:
-                cells.append("<td>–</td>")
+                cells.append("<td>-</td>")
                 continue
             value, low, high = row["iqm"]
             kind = ' class="best"' if value == best[task] and len(data["ranked"]) > 1 else ""
             cells.append(f"<td{kind}>{_text(value)}<small>{_text(low)} … {_text(high)}</small></td>")
         lines.append(f"<tr><th>{_swatch(data, name)}{escape(name)}</th>{''.join(cells)}</tr>")
-    table = f"<table><thead><tr><th>{escape(_words(block['name']))}</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    head = f"<th>{escape(_words(block['name']))}</th>{head}"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f'<div class="scroll">{table}</div>' + "".join(_details(data, task) for task in block["tasks"])
 
 
@@ -227,13 +231,14 @@ def _runs(data: Json) -> str:
     cells = [
         (task["task"], curve["algorithm"], curve) for task in data["metrics"][0]["tasks"] for curve in task["curves"]
     ]
+    size = {1: "half", 2: "half", 3: "third"}.get(len(data["algorithms"]), "quarter")
     figures = []
     for task, number, curve in cells[:RUN_FIGURES]:
         shown, runs = len(curve["seeds"]), curve["runs"]
         caption = f"{runs} run{'s' * (runs > 1)}" if shown == runs else f"the first {shown} of {runs} runs"
         title = f"{data['algorithms'][number]} on {task}"
         figures.append(
-            _figure("runs", title, f"{caption}; thick: IQM of all.", "third seeds", task=task, number=number)
+            _figure("runs", title, f"{caption}; thick: IQM of all.", f"{size} seeds", task=task, number=number)
         )
     more = f" The first {RUN_FIGURES} of {len(cells)} pairs." if len(cells) > RUN_FIGURES else ""
     return _section(
@@ -280,10 +285,10 @@ def _speed(data: Json) -> str:
             escape(row["task"]),
             _text(row["runs"]),
             human(row["steps"] or 0),
-            human(row["rate"]) if row["rate"] else "–",
+            human(row["rate"]) if row["rate"] else "-",
             f"{_text(row['seconds'])} s",
             f"{_text(row['compile'])} s",
-            f"{row['memory'] / 2**20:.0f} MiB" if row["memory"] else "–",
+            f"{row['memory'] / 2**20:.0f} MiB" if row["memory"] else "-",
             escape(row["device"]),
         ]
         lines.append(
@@ -301,7 +306,8 @@ def _configurations(trainings: Sequence[Training]) -> str:
         return ""
     parts = []
     for training in trainings[:CONFIGURATIONS]:
-        summary = f"{escape(training.label)} on {escape(training.environment)}/{escape(training.task)} <span>{escape(str(training.folder))}</span>"
+        name = escape(f"{training.label} on {training.environment}/{training.task}")
+        summary = f"{name} <span>{escape(str(training.folder))}</span>"
         text = training.text + "\n# provenance.json\n" + "\n".join(_yaml_lines(training.provenance))
         parts.append(f"<details><summary>{summary}</summary><pre>{escape(text)}</pre></details>")
     more = f" The first {CONFIGURATIONS} of {len(trainings)}." if len(trainings) > CONFIGURATIONS else ""
@@ -332,6 +338,6 @@ def _words(metric: str) -> str:
 def _text(value: Any) -> str:
     """A number for a table."""
     if value is None:
-        return "–"
+        return "-"
     size = abs(value)
     return f"{value:.0f}" if size >= 1000 or value == int(value) else f"{value:.1f}" if size >= 100 else f"{value:.3g}"

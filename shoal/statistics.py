@@ -1,7 +1,7 @@
 """What is said about scores: point estimates and 95 % intervals, as rliable defines them, vectorised over the draws.
 
-Scores are ``[R, T]``: runs of tasks, normalised per task where tasks are put together. The bootstrap is stratified: runs
-are drawn with replacement inside each task, tasks are kept.
+Scores are ``[R, T]``: runs of tasks, normalised per task where tasks are put together. The bootstrap is stratified:
+runs are drawn with replacement inside each task, tasks are kept.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ def training(
     rows, lines = [], []
     for chunk in range(1, chunks + 1):
         env_steps = chunk * steps
-        lines.append({"batch": 0, "env_steps": env_steps, "runs": list(range(runs)), "metrics": played(chunk / chunks, episodes)})
+        lines.append(
+            {"batch": 0, "env_steps": env_steps, "runs": list(range(runs)), "metrics": played(chunk / chunks, episodes)}
+        )
         for run in range(runs):
             rows.append({"run": run, "seed": seed + run % seeds, "env_steps": env_steps, **points[run // seeds]})
     if absolute:
@@ -89,8 +91,10 @@ def training(
     return folder
 
 
-def marl_eval(path: Path, name: str, task: str, seeds: int = 4, chunks: int = 6, key: str = "return", **extra: Any) -> Path:
-    """A file in marl-eval's layout, as BenchMARL (a list per evaluation) or Mava (one value, ``elapsed_time``) write it."""
+def marl_eval(
+    path: Path, name: str, task: str, seeds: int = 4, chunks: int = 6, key: str = "return", **extra: Any
+) -> Path:
+    """A file in marl-eval's layout, as BenchMARL (lists of episodes) or Mava (means, ``elapsed_time``) write it."""
     rng = np.random.default_rng(len(name))
     environment, task = task.split("/")
     runs: dict[str, Any] = {}

@@ -75,6 +75,9 @@
     return node;
   }
 
+  // As wide as it is shown, so that all figures have letters of one size.
+  const room = (svg, least) => Math.max(least, Math.round(svg.clientWidth || 0));
+
   function frame(svg, width, height, empty) {
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -82,7 +85,8 @@
   }
 
   // Curves with bands; `series` have x, y and maybe low, high, seeds.
-  function lines(svg, series, { width = 560, height = 300, xlabel, ylabel, yrange, xtext = human, seeds = false }) {
+  function lines(svg, series, { height = 300, xlabel, ylabel, yrange, xtext = human, seeds = false }) {
+    const width = room(svg, 240);
     const box = { left: 50, right: width - 10, top: 8, bottom: height - 38 };
     frame(svg, width, height, series.length ? null : state.axis === "t" ? "wall-clock is not known" : "nothing selected");
     if (!series.length) return;
@@ -95,11 +99,11 @@
     const px = (x) => box.left + ((x - first) / (last - first)) * (box.right - box.left);
     const py = (y) => box.bottom - ((y - low) / (high - low)) * (box.bottom - box.top);
     const path = (x, y) => x.map((value, i) => `${i ? "L" : "M"}${px(value).toFixed(1)} ${py(y[i]).toFixed(1)}`).join("");
-    for (const y of ticks(low, high, 5)) {
+    for (const y of ticks(low, high, height / 55)) {
       svg.append(el("line", { class: "gridline", x1: box.left, x2: box.right, y1: py(y), y2: py(y) }));
       svg.append(el("text", { x: box.left - 7, y: py(y) + 4, "text-anchor": "end" }, human(y)));
     }
-    for (const x of ticks(first, last, width < 400 ? 4 : 6))
+    for (const x of ticks(first, last, Math.max(2, Math.min(8, width / 90))))
       svg.append(el("text", { x: px(x), y: box.bottom + 16, "text-anchor": "middle" }, xtext(x)));
     svg.append(el("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
     svg.append(el("text", { x: (box.left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, xlabel));
@@ -153,7 +157,7 @@
   function aggregates(svg) {
     const rows = visible(metric().together.aggregates);
     const names = Object.keys(metric().together.aggregates[0].values);
-    const width = 700, label = 118, gap = 18, row = 30, height = 34 + row * Math.max(1, rows.length) + 26;
+    const width = room(svg, 560), label = 118, gap = 26, row = 34, height = 34 + row * Math.max(1, rows.length) + 26;
     const size = (width - label - gap * (names.length - 1)) / names.length;
     frame(svg, width, height, rows.length ? null : "nothing selected");
     rows.forEach((one, r) => svg.append(el("text", { class: "name", x: label - 12, y: 44 + row * r + 4, "text-anchor": "end" }, clipped(data.algorithms[one.algorithm], 17))));
@@ -165,7 +169,6 @@
       [low, high] = [low - pad, high + pad];
       const px = (x) => left + ((x - low) / (high - low)) * size;
       svg.append(el("text", { class: "panel", x: left, y: 14 }, name === "IQM" ? name : name[0].toUpperCase() + name.slice(1)));
-      svg.append(el("text", { x: left + size, y: 14, "text-anchor": "end" }, name === "optimality gap" ? "less is better" : ""));
       for (const x of ticks(low, high, 3)) {
         svg.append(el("line", { class: "gridline", x1: px(x), x2: px(x), y1: 24, y2: height - 22 }));
         svg.append(el("text", { x: px(x), y: height - 6, "text-anchor": "middle" }, human(x)));
@@ -180,7 +183,7 @@
 
   function improvement(svg) {
     const pairs = metric().together.improvement.filter((one) => !state.hidden.has(one.x) && !state.hidden.has(one.y));
-    const width = 500, side = 112, row = 30, height = 26 + row * Math.max(1, pairs.length) + 26;
+    const width = room(svg, 400), side = 112, row = 30, height = 26 + row * Math.max(1, pairs.length) + 26;
     frame(svg, width, height, pairs.length ? null : "nothing selected");
     if (!pairs.length) return;
     const px = (p) => side + p * (width - 2 * side);
@@ -217,7 +220,7 @@
   }
 
   function alone(svg, one, levels, tell) {
-    const width = 560, height = 280, box = { left: 54, right: width - 20, top: 12, bottom: height - 40 };
+    const width = room(svg, 320), height = 280, box = { left: 54, right: width - 20, top: 12, bottom: height - 40 };
     frame(svg, width, height);
     const every = one.points.flatMap((point) => point.score);
     let [low, high] = [Math.min(...every), Math.max(...every)];
@@ -241,7 +244,7 @@
 
   function heatmap(svg, one, levels, low, high, tell) {
     const [columns, rows] = levels;
-    const width = 560, left = 80, top = 8, tall = Math.max(26, Math.min(54, 230 / rows.length)), height = top + tall * rows.length + 44;
+    const width = room(svg, 320), left = 80, top = 8, tall = Math.max(26, Math.min(54, 230 / rows.length)), height = top + tall * rows.length + 44;
     const wide = (width - left - 8) / columns.length;
     frame(svg, width, height);
     for (const point of one.points) {
@@ -257,7 +260,7 @@
   }
 
   function parallel(svg, one, levels, low, high, tell) {
-    const width = 560, height = 300, top = 26, bottom = height - 26, left = 46, right = width - 46;
+    const width = room(svg, 320), height = 300, top = 26, bottom = height - 26, left = 46, right = width - 46;
     frame(svg, width, height);
     const axes = [...one.names, words(metric().name)];
     const px = (i) => left + (i / (axes.length - 1)) * (right - left);
@@ -282,7 +285,7 @@
 
   function speed(svg) {
     const rows = data.speed.filter((one) => one.rate).slice(0, 24);
-    const width = 700, label = 250, row = 24, height = 8 + row * rows.length + 34;
+    const width = room(svg, 560), label = 250, row = 24, height = 8 + row * rows.length + 34;
     frame(svg, width, height);
     const high = Math.max(...rows.map((one) => one.rate));
     const px = (x) => label + (x / high) * (width - label - 60);
@@ -298,19 +301,19 @@
   }
 
   const draw = {
-    efficiency: (svg) => lines(svg, prepared(metric().together.efficiency), { ...horizontal(), height: 330, width: 660, ylabel: scale() }),
-    profiles: (svg) => lines(svg, visible(metric().together.profiles), { xlabel: "score τ", ylabel: "share of runs above τ", yrange: [0, 1], height: 330, width: 470 }),
+    efficiency: (svg) => lines(svg, prepared(metric().together.efficiency), { ...horizontal(), height: 330, ylabel: scale() }),
+    profiles: (svg) => lines(svg, visible(metric().together.profiles), { xlabel: "score τ", ylabel: "share of runs above τ", yrange: [0, 1], height: 330 }),
     aggregates, improvement, sensitivity, speed,
     task: (svg, place, wide) => {
       const task = metric().tasks.find((one) => one.task === place);
-      lines(svg, task ? prepared(task.curves) : [], { ...horizontal(), ylabel: words(metric().name), seeds: state.seeds, width: wide ? 900 : 440, height: wide ? 380 : 270 });
+      lines(svg, task ? prepared(task.curves) : [], { ...horizontal(), ylabel: words(metric().name), seeds: state.seeds, height: wide ? 400 : 250 });
     },
     runs: (svg, place, number) => {
       const task = metric().tasks.find((one) => one.task === place);
       const every = task ? prepared(task.curves) : [];
       const values = every.flatMap((one) => one.seeds.flatMap((run) => run.y)); // one scale for a task
       const yrange = values.length ? [Math.min(...values), Math.max(...values)] : null;
-      lines(svg, every.filter((one) => one.algorithm === number).map((one) => ({ ...one, low: null, high: null })), { ...horizontal(), seeds: true, yrange: yrange && yrange[0] < yrange[1] ? yrange : null, width: 320, height: 190 });
+      lines(svg, every.filter((one) => one.algorithm === number).map((one) => ({ ...one, low: null, high: null })), { ...horizontal(), seeds: true, yrange: yrange && yrange[0] < yrange[1] ? yrange : null, height: 180 });
     },
   };
   const scale = () => (metric().normalised ? `normalised ${words(metric().name)}, IQM` : `${words(metric().name)}, IQM`);
@@ -361,6 +364,8 @@
   control("smooth", "input", (input) => { state.smooth = +input.value; });
   control("seeds", "change", (input) => { state.seeds = input.checked; });
   document.getElementById("axis-label").hidden = !data.timed;
+  let wait = 0;
+  addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(redraw, 120); });
   redraw();
   document.documentElement.dataset.ready = "true";
 })();
