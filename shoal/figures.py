@@ -15,6 +15,7 @@ COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#c0569a", "#b8860b", "#3f9fd8"),
     *("#4b3fa0", "#8f2a56", "#7d7d22", "#8b5a2b", "#3a8f84", "#6b7480"),
 )
+PAIRS = 15  # that are drawn of all
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -153,6 +154,8 @@ def _improvement(data: Json, together: Json) -> Any:
     import matplotlib.pyplot as plt
 
     rows = together["improvement"]
+    if len(rows) > PAIRS:  # the best with each other
+        rows = [row for row in rows if row["x"] == rows[0]["x"]]
     figure, axes = plt.subplots(figsize=(6, 1.2 + 0.32 * len(rows)))
     for position, row in enumerate(rows):
         _interval(axes, position, row["p"], row["x"])

@@ -120,7 +120,7 @@ def _together(data: Json) -> str:
         ),
     ]
     if first["improvement"]:
-        caption = "How probably a run of X beats one of Y on a task; right of ½ is for X."
+        caption = "How probably a run of X beats one of Y on a task; right of ½ is for X. Of many, the best with each."
         figures.append(_figure("improvement", "Probability of improvement", caption, "narrow"))
     body = f'<div class="grid">{"".join(figures)}</div>'
     return _section("All tasks together", scaled + f" Scores: {_scores(blocks[0])}.", body)

@@ -14,7 +14,6 @@ from shoal.statistics import DRAWS, Estimate
 SHOWN = 12  # algorithms in the figures; tables have all
 SEEDS = 20  # single runs drawn of a cell
 POINTS = 100  # of a curve
-PAIRS = 6  # algorithms of which all pairs are compared; of more, the best with each other
 WORK = 3e7  # numbers that a bootstrap sorts: more runs, fewer draws
 AS_IT_IS = ("win_rate",)  # between 0 and 1 already
 
@@ -217,7 +216,7 @@ def together(
         }
         out["profiles"].append({"algorithm": shown.index(name), "x": out["taus"], **bands})
     names = list(matrices)
-    pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1 :] if len(names) <= PAIRS or i == 0]
+    pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1 :]]
     out["improvement"] = [
         {
             "x": shown.index(x),

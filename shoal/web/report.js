@@ -182,7 +182,8 @@
   }
 
   function improvement(svg) {
-    const pairs = metric().together.improvement.filter((one) => !state.hidden.has(one.x) && !state.hidden.has(one.y));
+    const both = metric().together.improvement.filter((one) => !state.hidden.has(one.x) && !state.hidden.has(one.y));
+    const pairs = both.length > 15 ? both.filter((one) => one.x === both[0].x) : both; // of many, the best with each
     const width = room(svg, 400), side = 112, row = 30, height = 26 + row * Math.max(1, pairs.length) + 26;
     frame(svg, width, height, pairs.length ? null : "nothing selected");
     if (!pairs.length) return;
@@ -322,7 +323,8 @@
     for (const svg of document.querySelectorAll("svg[data-figure]")) {
       const { figure, task, number, wide } = svg.dataset;
       const card = svg.closest("figure");
-      const own = figure === "speed" || (figure === "task" || figure === "runs" ? metric().tasks.some((one) => one.task === task)
+      const own = figure === "speed" || (figure === "task" || figure === "runs"
+        ? metric().tasks.some((one) => one.task === task && (figure === "task" || one.curves.some((curve) => curve.algorithm === +number)))
         : figure === "sensitivity" ? metric().sensitivity[+number] : metric().together && metric().together[figure].length);
       card.hidden = !own || (figure === "runs" && state.hidden.has(+number));
       if (card.hidden) continue;

@@ -48,7 +48,7 @@ def benchmark(tmp_path_factory, report) -> Path:
     made.training(folder / "one", "vdn", "mpe/simple_spread", sweep={"lr": [1e-3, 1e-2]})
     made.training(folder / "two", "qmix", "mpe/simple_spread", sweep={"lr": [1e-3, 1e-2], "tau": [0.1, 0.2]})
     three = {"lr": [1e-3, 1e-1], "tau": [0.1, 0.2], "gamma": [0.9, 0.99]}
-    made.training(folder / "three", "iql", "mpe/simple_spread", sweep=three, seeds=2)
+    made.training(folder / "three", "iql", "mpe/simple_spread", sweep=three)
     done = report(folder)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -366,7 +366,7 @@ def test_the_page_does_what_its_controls_say(benchmark, metric):
     found = figures_of(dom)
     assert all(marks > 0 for counts in found.values() for marks in counts), found
     assert re.search(r'data-tip="[^"]+"', dom)
-    assert len(re.findall('aria-pressed="false"', dom)) == 1
+    assert len(re.findall('<button[^>]*aria-pressed="false"', dom)) == 1
 
 
 @needs_browser
