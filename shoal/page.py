@@ -34,8 +34,8 @@ def page(data: Json, results: Results, animations: Sequence[tuple[str, str, str]
             for section in (
                 _together(data),
                 _tasks(data),
-                _tables(data),
                 _sensitivity(data),
+                _tables(data),
                 _runs(data),
                 _animations(animations),
                 _speed(data),
@@ -87,7 +87,7 @@ def _figure(kind: str, title: str, caption: str, size: str, **data: Any) -> str:
     fields = "".join(f' data-{name}="{escape(str(value))}"' for name, value in data.items() if value is not None)
     label = escape(f"{kind}: {title}")
     return (
-        f'<figure class="{size}"><h3>{escape(title)}</h3>'
+        f'<figure class="{size} {kind}"><h3>{escape(title)}</h3>'
         f'<svg data-figure="{kind}"{fields} role="img" aria-label="{label}"></svg>'
         f"<figcaption>{caption}</figcaption></figure>"
     )
@@ -123,7 +123,7 @@ def _together(data: Json) -> str:
         caption = "How probably a run of X beats one of Y on a task; right of ½ is for X. Of many, the best with each."
         figures.append(_figure("improvement", "Probability of improvement", caption, "narrow"))
     body = f'<div class="grid">{"".join(figures)}</div>'
-    return _section("All tasks together", scaled + f" Scores: {_scores(blocks[0])}.", body)
+    return _section("All tasks together" if tasks > 1 else "At a glance", scaled + f" Scores: {_scores(blocks[0])}.", body)
 
 
 def _scores(block: Json) -> str:

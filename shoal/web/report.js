@@ -23,7 +23,7 @@
       for (const [unit, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]])
         if (size >= unit) return `${+(value / unit).toPrecision(3)}${name}`;
     }
-    return size && size < 1e-3 ? value.toExponential(1) : `${+value.toPrecision(4)}`;
+    return size && size < 1e-3 ? value.toExponential(1).replace(".0", "") : `${+value.toPrecision(4)}`;
   }
 
   const clock = (s) => (s >= 5400 ? `${+(s / 3600).toPrecision(3)} h` : s >= 90 ? `${+(s / 60).toPrecision(3)} min` : `${+s.toPrecision(3)} s`);
@@ -85,8 +85,9 @@
   }
 
   // Curves with bands; `series` have x, y and maybe low, high, seeds.
-  function lines(svg, series, { height = 300, xlabel, ylabel, yrange, xtext = human, seeds = false }) {
+  function lines(svg, series, { height: tall, xlabel, ylabel, yrange, xtext = human, seeds = false }) {
     const width = room(svg, 240);
+    const height = document.body.classList.contains("printing") ? Math.max(170, 0.75 * tall) : tall;
     const box = { left: 50, right: width - 10, top: 8, bottom: height - 38 };
     frame(svg, width, height, series.length ? null : state.axis === "t" ? "wall-clock is not known" : "nothing selected");
     if (!series.length) return;
@@ -110,7 +111,7 @@
     if (ylabel) svg.append(el("text", { transform: `translate(11 ${(box.top + box.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, ylabel));
     for (const one of series) {
       const style = `fill:${colour(one.algorithm)}`;
-      if (one.low && !seeds) svg.append(el("path", { class: "band mark", style, d: `${path(one.x, one.low)}${path([...one.x].reverse(), [...one.high].reverse()).replace("M", "L")}Z` }));
+      if (one.low && !seeds) svg.append(el("path", { class: "band mark", style, opacity: series.length > 6 ? 0.08 : 0.16, d: `${path(one.x, one.low)}${path([...one.x].reverse(), [...one.high].reverse()).replace("M", "L")}Z` }));
     }
     for (const one of series) {
       const look = { style: `stroke:${colour(one.algorithm)}`, "stroke-dasharray": dash(one.algorithm) };
@@ -154,13 +155,16 @@
     svg.append(el("rect", { class: "mark", x: px(value) - 1.5, y: y - 9, width: 3, height: 18, rx: 1.5, style }));
   }
 
+  // Pixels for the longest of some names, but no more than `most`.
+  const labels = (numbers, most) => Math.round(Math.min(most, 26 + 6.6 * Math.max(4, ...numbers.map((i) => data.algorithms[i].length))));
+
   function aggregates(svg) {
     const rows = visible(metric().together.aggregates);
     const names = Object.keys(metric().together.aggregates[0].values);
-    const width = room(svg, 560), label = 118, gap = 26, row = 34, height = 34 + row * Math.max(1, rows.length) + 26;
+    const width = room(svg, 560), label = labels(rows.map((one) => one.algorithm), 0.3 * width), gap = 26, row = 34, height = 34 + row * Math.max(1, rows.length) + 26;
     const size = (width - label - gap * (names.length - 1)) / names.length;
     frame(svg, width, height, rows.length ? null : "nothing selected");
-    rows.forEach((one, r) => svg.append(el("text", { class: "name", x: label - 12, y: 44 + row * r + 4, "text-anchor": "end" }, clipped(data.algorithms[one.algorithm], 17))));
+    rows.forEach((one, r) => svg.append(el("text", { class: "name", x: label - 12, y: 44 + row * r + 4, "text-anchor": "end" }, clipped(data.algorithms[one.algorithm], label / 6.6 - 2))));
     if (rows.length) names.forEach((name, column) => {
       const left = label + column * (size + gap);
       const every = rows.flatMap((one) => one.values[name]);
@@ -184,7 +188,7 @@
   function improvement(svg) {
     const both = metric().together.improvement.filter((one) => !state.hidden.has(one.x) && !state.hidden.has(one.y));
     const pairs = both.length > 15 ? both.filter((one) => one.x === both[0].x) : both; // of many, the best with each
-    const width = room(svg, 400), side = 112, row = 30, height = 26 + row * Math.max(1, pairs.length) + 26;
+    const width = room(svg, 400), side = labels(pairs.flatMap((one) => [one.x, one.y]), 0.3 * width), row = 30, height = 26 + row * Math.max(1, pairs.length) + 26;
     frame(svg, width, height, pairs.length ? null : "nothing selected");
     if (!pairs.length) return;
     const px = (p) => side + p * (width - 2 * side);
@@ -196,14 +200,14 @@
     svg.append(el("text", { x: width / 2, y: 12, "text-anchor": "middle" }, "P(X > Y)"));
     pairs.forEach((one, r) => {
       const y = 38 + row * r;
-      svg.append(el("text", { class: "name", x: side - 12, y: y + 4, "text-anchor": "end" }, clipped(data.algorithms[one.x], 16)));
-      svg.append(el("text", { class: "name", x: width - side + 12, y: y + 4 }, clipped(data.algorithms[one.y], 16)));
+      svg.append(el("text", { class: "name", x: side - 12, y: y + 4, "text-anchor": "end" }, clipped(data.algorithms[one.x], side / 6.6 - 2)));
+      svg.append(el("text", { class: "name", x: width - side + 12, y: y + 4 }, clipped(data.algorithms[one.y], side / 6.6 - 2)));
       bar(svg, side, y, one.p, one.x, px);
       svg.append(hoverable(el("rect", { x: 0, y: y - 14, width, height: 28, fill: "transparent" }), `P(${data.algorithms[one.x]} > ${data.algorithms[one.y]})`, [[one.x, "", interval(one.p)]]));
     });
   }
 
-  const clipped = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
+  const clipped = (name, most) => (name.length > most ? `${name.slice(0, Math.floor(most) - 1)}…` : name);
   const share = (value, low, high) => (high > low ? (value - low) / (high - low) : 0.5);
   const heat = (s) => `color-mix(in srgb, var(--cool) ${Math.round(12 + 88 * s)}%, var(--card))`;
 
@@ -359,6 +363,7 @@
     legend.append(button);
   });
 
+  if (data.algorithms.length > 8) document.querySelector(".bar").style.position = "static"; // it would hide too much
   const control = (id, event, change) => document.getElementById(id).addEventListener(event, (e) => { change(e.target); redraw(); });
   data.metrics.forEach((one, i) => document.getElementById("metric").append(new Option(words(one.name), i)));
   control("metric", "change", (input) => { state.metric = +input.value; });
@@ -368,6 +373,9 @@
   document.getElementById("axis-label").hidden = !data.timed;
   let wait = 0;
   addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(redraw, 120); });
+  const printing = (on) => { document.body.classList.toggle("printing", on); redraw(); }; // drawn for the paper's width
+  addEventListener("beforeprint", () => printing(true));
+  addEventListener("afterprint", () => printing(false));
   redraw();
   document.documentElement.dataset.ready = "true";
 })();
