@@ -69,7 +69,7 @@ def best_policies(results: Results, most: int, notes: list[str]) -> list[tuple[s
             score = float(cell.metrics[RETURN][:, -1].max())
             if cell.place not in best or score > float(best[cell.place].metrics[RETURN][:, -1].max()):
                 best[cell.place] = cell
-    shown = []
+    shown: list[tuple[str, str, str]] = []
     for place, cell in best.items():
         if len(shown) == most:
             break
@@ -81,7 +81,9 @@ def best_policies(results: Results, most: int, notes: list[str]) -> list[tuple[s
             states, earned = play(env, acting, 0)
             frames = env.render(states, SIZE)
             frames = frames[:: -(-len(frames) // FRAMES)]
-            shown.append((f"{cell.algorithm} on {place}", f"{label}: return {earned:.2f} per agent.", _uri(frames)))
+            shown.append(
+                (f"{cell.training.label} on {place}", f"{label}: return {earned:.2f} per agent.", _uri(frames))
+            )
         except Exception as error:  # whatever it is, a report without this episode is better than none
             line = (str(error).splitlines() or [""])[0]
             notes.append(f"{cell.training.folder}: its best policy cannot be shown ({type(error).__name__}: {line})")

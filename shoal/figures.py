@@ -16,7 +16,7 @@ COLOURS = (
     *("#4b3fa0", "#8f2a56", "#7d7d22", "#8b5a2b", "#3a8f84", "#6b7480"),
 )
 PAIRS = 15  # that are drawn of all
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

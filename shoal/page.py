@@ -123,7 +123,9 @@ def _together(data: Json) -> str:
         caption = "How probably a run of X beats one of Y on a task; right of ½ is for X. Of many, the best with each."
         figures.append(_figure("improvement", "Probability of improvement", caption, "narrow"))
     body = f'<div class="grid">{"".join(figures)}</div>'
-    return _section("All tasks together" if tasks > 1 else "At a glance", scaled + f" Scores: {_scores(blocks[0])}.", body)
+    return _section(
+        "All tasks together" if tasks > 1 else "At a glance", scaled + f" Scores: {_scores(blocks[0])}.", body
+    )
 
 
 def _scores(block: Json) -> str:

@@ -82,7 +82,7 @@ def block(metric: str, results: Results, ranked: list[str], shown: list[str], no
     ranges = {cell.place: (0.0, 1.0 - 1e-6) for cell in cells}
     if metric not in AS_IT_IS:
         ranges = extremes(cells, metric)
-    out = {
+    out: Json = {
         "name": metric,
         "normalised": metric not in AS_IT_IS,
         "score": "absolute metric" if absolute else "last evaluation",
@@ -167,8 +167,10 @@ def together(
         ("tasks", list(dict.fromkeys(cell.place for cell in cells)), tasks),
         ("algorithms", list(dict.fromkeys(cell.algorithm for cell in cells)), algorithms),
     ):
-        if out := [name for name in every if name not in kept]:
-            notes.append(f"figures over all tasks do without the {what} {', '.join(out)}: some pairs are missing there")
+        if gone := [name for name in every if name not in kept]:
+            notes.append(
+                f"figures over all tasks do without the {what} {', '.join(gone)}: some pairs are missing there"
+            )
     table = {(cell.algorithm, cell.place): cell for cell in cells}
     matrices, curves = {}, {}
     grid = _grid([table[name, task].steps for name in algorithms for task in tasks], notes)
@@ -182,8 +184,8 @@ def together(
         columns = [normalised(scores_of(c, metric, absolute)[:count], *ranges[c.place]) for c in own]
         matrices[name] = np.stack(columns, axis=1)  # [R, T]
         if grid is not None:
-            values = [normalised(_on(grid, c.steps, c.metrics[metric][:count]), *ranges[c.place]) for c in own]
-            curves[name] = np.stack(values, axis=1)  # [R, T, C]
+            layers = [normalised(_on(grid, c.steps, c.metrics[metric][:count]), *ranges[c.place]) for c in own]
+            curves[name] = np.stack(layers, axis=1)  # [R, T, C]
     out: Json = {"tasks": tasks, "runs": [len(matrices[name]) for name in algorithms], "efficiency": []}
     for name, values in curves.items():
         assert grid is not None
