@@ -14,25 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import envs
 from envs import Continuous, Env, UserError, drawing
-from shoal import runs
+from shoal.animation import play, trained
 from shoal.config import fail
-
-
-def trained(folder: Path, run: int | None) -> tuple[Env, Any, str]:
-    """The environment of a training, how one of its runs plays it, and what to say about it."""
-    training = runs.load(folder)
-    run = training.best if run is None else run
-    acting, policy = training.algorithm.acting, training.policy(run)
-
-    def act(memory, timestep, key):
-        return acting.act(policy, memory, timestep, key, True)
-
-    return training.algorithm.env, (acting.initial_carry, act), f"run {run}"
 
 
 def at_random(env: Env) -> tuple[Any, Any]:
@@ -46,29 +33,6 @@ def at_random(env: Env) -> tuple[Any, Any]:
         return memory, jax.random.randint(key, (1, *sizes.shape), 0, sizes)
 
     return lambda count: (), act
-
-
-def play(env: Env, acting: Any, seed: int) -> tuple[Any, float]:
-    """One episode: its states ``[T, ...]`` up to its end, and its return."""
-    initial_carry, act = acting
-
-    def step(carry, key):
-        state, timestep, memory = carry
-        act_key, env_key = jax.random.split(key)
-        memory, action = act(memory, timestep, act_key)
-        state, timestep = jax.vmap(env.step)(env_key[None], state, action)
-        return (state, timestep, memory), (state, timestep.earned.mean(), timestep.terminated | timestep.truncated)
-
-    def episode(key):
-        reset_key, *keys = jax.random.split(key, env.horizon + 1)
-        state, timestep = jax.vmap(env.reset)(reset_key[None])
-        _, (states, rewards, ended) = jax.lax.scan(step, (state, timestep, initial_carry(1)), jnp.stack(keys))
-        both = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest])[:, 0], state, states)
-        return both, rewards, ended[:, 0]
-
-    states, rewards, ended = jax.device_get(jax.jit(episode)(jax.random.PRNGKey(seed)))
-    length = int(np.argmax(ended)) + 1
-    return jax.tree.map(lambda leaf: leaf[: length + 1], states), float(rewards[:length].sum())
 
 
 def animation(what: str, options: argparse.Namespace) -> np.ndarray:

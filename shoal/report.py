@@ -10,27 +10,8 @@ from typing import Any
 import numpy as np
 
 from shoal.records import write_atomically
+from shoal.statistics import bootstrap, iqm
 from shoal.sweep import Runs
-
-
-def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    """The interquartile mean: the mean of what is left when a quarter is cut off at each end (as scipy's trim_mean)."""
-    values = np.sort(np.asarray(values, np.float64), axis=axis)
-    count = values.shape[axis]
-    cut = int(0.25 * count)
-    return np.take(values, np.arange(cut, count - cut), axis=axis).mean(axis=axis)
-
-
-def bootstrap(
-    values: np.ndarray, draws: int = 1000, level: float = 0.95, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """A percentile-bootstrap confidence interval of the IQM over the first axis (seeds) of ``values [S, ...]``."""
-    rng = np.random.default_rng(seed)
-    index = rng.integers(0, len(values), (draws, len(values)))
-    statistics = iqm(values[index], axis=1)
-    tail = (1 - level) / 2
-    low, high = np.quantile(statistics, [tail, 1 - tail], axis=0)
-    return low, high
 
 
 def curves(evaluations: Sequence[dict[str, Any]], runs: Runs) -> tuple[np.ndarray, np.ndarray]:

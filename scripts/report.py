@@ -1,0 +1,90 @@
+"""A page, pictures and merged evaluations from folders of trainings, benchmarks and sweeps, or marl-eval's JSON.
+
+    python scripts/report.py runs/benchmark/quick                    # to that folder: report.html, figures/, ...
+    python scripts/report.py runs/a runs/b mava/metrics.json --out runs/comparison
+    python scripts/report.py multirun/2026-01-01 --animations 0      # no episodes of the best policies
+
+Folders are searched for trainings, whatever their depth. What cannot be read is said in one line, and the report is
+about the rest; the exit code is 1 if nothing of some argument could be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from shoal import figures, results
+from shoal.page import page
+from shoal.records import write_atomically
+from shoal.summary import summarise
+
+
+def write(folder: Path, found: results.Results, title: str, animations: int) -> None:
+    """Everything into ``folder``."""
+    merged = results.merge(found.cells, found.notes)
+    data = summarise(found, title)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures.save(data, folder / "figures")
+    write_scores(folder / "scores.csv", data)
+    own = folder / "evaluations.json"
+    if own.resolve() not in found.sources and not (folder / "evaluations.jsonl").exists():  # a training has its own
+        write_atomically(own, json.dumps(merged))
+    episodes: list[tuple[str, str, str]] = []
+    if animations:
+        from shoal.animation import best_policies
+
+        episodes = best_policies(found, animations, data["notes"])
+    write_atomically(folder / "report.html", page(data, found, episodes))
+
+
+def write_scores(path: Path, data: dict[str, Any]) -> None:
+    """The tables of the page, for other programs."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        columns = ("runs", "steps", "first", "last", "mean", "std", "best")
+        writer.writerow(["metric", "score", "task", "algorithm", "iqm", "iqm_low", "iqm_high", *columns])
+        for block in data["metrics"]:
+            for task in block["tasks"]:
+                for row in task["rows"]:
+                    names = [block["name"], block["score"], task["task"], row["algorithm"]]
+                    writer.writerow([*names, *row["iqm"], *(row[column] for column in columns)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="+", help="folders of trainings, benchmarks or sweeps; marl-eval's JSON files")
+    parser.add_argument(
+        "--out", type=Path, help="a folder; else the one that is reported on, or runs/report for several"
+    )
+    parser.add_argument("--title", help="of the page; else the folder's name")
+    parser.add_argument("--animations", type=int, default=3, help="tasks of which the best policy is shown; 0 for none")
+    options = parser.parse_args()
+    found = results.read(options.what)
+    if not found.cells:
+        for note in found.notes[:-1] if len(found.notes) > 1 else []:
+            print(note, file=sys.stderr)
+        print(f"error: nothing to report on: {found.notes[-1]}", file=sys.stderr)
+        return 1
+    first = Path(options.what[0])
+    out = options.out or (first if len(options.what) == 1 and first.is_dir() else Path("runs/report"))
+    title = options.title or (out if options.out or len(options.what) > 1 else first).resolve().name
+    read = len(found.notes)
+    for note in found.notes[:read]:
+        print(note, file=sys.stderr)
+    try:
+        write(out, found, title, options.animations)
+    except OSError as error:
+        print(f"error: {out}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 1
+    for note in found.notes[read:]:
+        print(note, file=sys.stderr)
+    print(out / "report.html")
+    return 1 if found.unusable else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
