@@ -397,7 +397,7 @@ def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState,
 
 def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[tuple, chex.Array]:
     """The environment's action for ``timestep [E, ...]``; the mode of the policy if ``greedy``."""
-    x = View(timestep.obs, timestep.state, timestep.alive, jnp.zeros_like(timestep.terminated))
+    x = View(timestep.obs, timestep.state, timestep.alive, jnp.zeros(timestep.obs.shape[:1], bool))
     carry, outputs = one_step(partial(setup.policy, policy, policy["obs_stats"]), carry, x)
     pi = setup.distribution(outputs, timestep.action_mask)
     space = setup.env.action_space

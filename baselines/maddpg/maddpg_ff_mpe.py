@@ -457,7 +457,7 @@ def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) 
     if greedy:
         return carry, distributions.from_vector(space, choose(outputs, x.action_mask, 0.0, setup))
     noise_key, chance_key = jax.random.split(key)
-    first = jnp.zeros_like(timestep.terminated)  # an evaluation plays one episode, from a fresh carry
+    first = jnp.zeros(timestep.obs.shape[:1], bool)  # an evaluation plays one episode, from a fresh carry
     noise = distributions.noise(noise_key, space, timestep.obs.shape[:1])
     carry = ornstein_uhlenbeck(carry, first, noise, setup.theta)
     chance = jax.random.uniform(chance_key, (*outputs.shape[:-1], 1))

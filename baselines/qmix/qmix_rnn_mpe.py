@@ -352,7 +352,7 @@ def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState,
 
 def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[Any, chex.Array]:
     """The action for ``timestep [E, ...]``: the best, or epsilon-greedy as in training unless ``greedy``."""
-    first = jnp.zeros_like(timestep.terminated)
+    first = jnp.zeros(timestep.obs.shape[:1], bool)
     x = Step(timestep.obs, timestep.state, timestep.action_mask, timestep.alive, first)
     carry, q = one_step(partial(setup.q, policy), carry, x)
     if greedy:
