@@ -271,8 +271,8 @@ def _done(cell: Cell, cfg: DictConfig, made: runner.Plan) -> float:
         old, new = OmegaConf.select(OmegaConf.create(before), key), OmegaConf.select(OmegaConf.create(now), key)
         if old != new and not any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER):
             raise UserError(f"{cell.folder}: was begun with {key}={old}, not {new}; dir=<folder> starts anew")
-    last = checkpointed(cell.folder)
-    return last / made.chunks / made.batches
+    chunks = math.ceil(made.algorithm.num_updates / before["updates_per_chunk"])  # a begun training keeps their size
+    return checkpointed(cell.folder) / chunks / made.batches
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> set[str]:
