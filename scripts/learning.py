@@ -73,6 +73,7 @@ JAXMARL = (
 MOVES = "continuous actions"
 PUBLISHED = f"{MOVES}; published about -13 for MADDPG, EPyMARL's sum over both agents"
 SPEAKER = "published about -11 for MAPPO, EPyMARL's sum over both agents; see below"
+MAVA = "published 9 % for MAPPO and 6 % for IPPO after 10M steps (Mava)"
 ON_POLICY = (
     Training("ippo", "mpe/simple_spread", 1e6, seeds=10),
     Training("mappo", "mpe/simple_spread", 1e6),
@@ -83,12 +84,12 @@ ON_POLICY = (
     Training("mappo_rnn", "smax/3m", 2e6, measure="win_rate"),
     Training("mappo_rnn", "smax/2s3z", 1.5e6, seeds=5, measure="win_rate"),
     Training("ippo_rnn", "smax/2s3z", 1e6, seeds=2, measure="win_rate"),
-    Training("mappo_rnn", "smax/5m_vs_6m", 5e5, seeds=2, measure="win_rate"),
-    Training("mappo_rnn", "smax/smacv2_5_units", 5e5, seeds=2, measure="win_rate"),
+    Training("mappo_rnn", "smax/5m_vs_6m", 4e5, seeds=2, measure="win_rate", others=MAVA),
+    Training("mappo_rnn", "smax/smacv2_5_units", 4e5, seeds=2, measure="win_rate"),
     Training("ippo", "overcooked/cramped_room", 1e6),
-    Training("ippo", "mabrax/ant_4x2", 2e5, seeds=2),
-    Training("ippo", "mabrax/halfcheetah_6x1", 2e5, seeds=2),
-    Training("ippo", "hanabi/two_players", 5e5, seeds=2, others="a perfect game is 25"),
+    Training("ippo", "mabrax/ant_4x2", 3e5, seeds=2),
+    Training("ippo", "mabrax/halfcheetah_6x1", 4e5, seeds=2),
+    Training("ippo", "hanabi/two_players", 4e5, seeds=2, others="a perfect game is 25"),
 )
 OFF_POLICY = (
     Training("qmix", "mpe/simple_spread", 5e5),
@@ -296,9 +297,12 @@ def main() -> None:
             f"| greedy, last | time | others |\n|{'---|' * 9}\n" + "\n".join(filter(None, rows)) + "\n"
         )
         here = [(t, done[t]) for t in group if t in done]
-        if here and len(here) == len([line for line in rows if line]):  # else the picture would lose some curves
-            draw(here, options.out / "images" / picture)
-        text += f"\n![learning curves](images/{picture})\n"
+        pictures = [picture]
+        if len(here) < len([line for line in rows if line]):  # the picture has curves that have no record: it stays
+            pictures += [picture.replace(".png", "_recorded.png")] if here else []
+        if here:
+            draw(here, options.out / "images" / pictures[-1])
+        text += "".join(f"\n![learning curves](images/{name})\n" for name in pictures)
     text += (
         "\n**speaker_listener**: EPyMARL sums the reward over both agents, which doubles the figures above. "
         "`python scripts/speaker_bound.py` plans the listener's moves with the goal known after the one step that a "
