@@ -87,9 +87,9 @@ ON_POLICY = (
     Training("mappo_rnn", "smax/5m_vs_6m", 1.5e6, seeds=4, measure="win_rate", others=MAVA),
     Training("mappo_rnn", "smax/smacv2_5_units", 1.5e6, seeds=4, measure="win_rate"),
     Training("ippo", "overcooked/cramped_room", 1e6),
-    Training("ippo", "mabrax/ant_4x2", 3e5, seeds=2),
+    Training("ippo", "mabrax/ant_4x2", 8e5, seeds=2),
     Training("ippo", "mabrax/halfcheetah_6x1", 4e5, seeds=2),
-    Training("ippo", "hanabi/two_players", 4e5, seeds=2, others="a perfect game is 25"),
+    Training("ippo", "hanabi/two_players", 2e6, seeds=2, others="a perfect game is 25"),
 )
 OFF_POLICY = (
     Training("qmix", "mpe/simple_spread", 5e5),
