@@ -3,11 +3,11 @@
     python scripts/time_to_return.py                              # all trainings, then the table; the machine to itself
     python scripts/time_to_return.py --tasks balance --seeds 1    # one of them
 
-Each task is trained with the recipe that ships and at BenchMARL's own sizes and hyperparameters (``benchmarl``). A training that has
-ended is not run again. The return is the IQM over seeds of the training episodes of a chunk, the first one at or above
-BenchMARL's counts, and its steps are those at the chunk's end. Seconds are that many steps of every seed at the
-training's own speed (steps per second in provenance.json, without compiling); seeds train side by side, so that one
-seed alone would need less. Compiling is told apart.
+Each task is trained with the recipe that ships (``shipped``) and at BenchMARL's own sizes and hyperparameters
+(``benchmarl``). A training that has ended is not run again. The return is the IQM over seeds of the training episodes
+of a chunk; the first one at or above BenchMARL's counts, and its steps are those at the chunk's end. Seconds are that
+many steps of every seed at the training's own speed (steps per second in provenance.json, without compiling); seeds
+train side by side, so that one seed alone would need less. Compiling is told apart.
 """
 
 from __future__ import annotations
