@@ -73,7 +73,7 @@ JAXMARL = (
 MOVES = "continuous actions"
 PUBLISHED = f"{MOVES}; published about -13 for MADDPG, EPyMARL's sum over both agents"
 SPEAKER = "published about -11 for MAPPO, EPyMARL's sum over both agents; see below"
-MAVA = "published 9 % for MAPPO and 6 % for IPPO after 10M steps (Mava)"
+MAVA = "published 9 % for MAPPO and 6 % for IPPO after 10M steps (Mava; its version of SMAX may differ)"
 ON_POLICY = (
     Training("ippo", "mpe/simple_spread", 1e6, seeds=10),
     Training("mappo", "mpe/simple_spread", 1e6),
@@ -315,8 +315,8 @@ def main() -> None:
     )
     text += (
         "\n**Short trainings**: SMAX 5m_vs_6m and smacv2_5_units, MABrax and Hanabi have two seeds and minutes of two "
-        "shared cores, a tenth or less of the steps that others publish. The win rates and MABrax's returns were still "
-        "rising towards the end of the schedule: they say that the recipes learn, not where they would end. Hanabi's "
+        "shared cores, a tenth or less of the steps that others publish. smacv2's win rate and MABrax's returns were "
+        "still rising at the end of the schedule: they say that the recipes learn, not where they would end. Hanabi's "
         "score rises fast and then stays far below what is known from billions of steps. QMIX on VMAS has a third "
         "(sampling and transport: a sixth) of MAPPO's steps. On transport, whose reward is rare, nothing was learnt.\n"
     )
