@@ -42,17 +42,20 @@ class TimeLimitState(struct.PyTreeNode):
 
 
 class TimeLimit(Wrapper):
-    """Truncates an episode after ``horizon`` steps; one that ends by itself just then is terminated, not truncated."""
+    """Truncates an episode after ``horizon`` steps; one that ends by itself just then is terminated, not truncated.
+
+    As the outermost part of every environment it also keeps what a dead agent sees finite.
+    """
 
     def reset(self, key):
         inner, timestep = self.env.reset(key)
-        return TimeLimitState(inner, jnp.int32(0)), timestep
+        return TimeLimitState(inner, jnp.int32(0)), _finite(timestep)
 
     def step(self, key, state, action):
         inner, timestep = self.env.step(key, state.inner, action)
         step = state.step + 1
         truncated = (step >= self.horizon) & ~timestep.terminated
-        return TimeLimitState(inner, step), timestep.replace(truncated=truncated)
+        return TimeLimitState(inner, step), _finite(timestep).replace(truncated=truncated)
 
     def restore(self, *args: Any, **kwargs: Any) -> TimeLimitState:
         """The state that the wrapped environment's ``restore`` gives, at the start of an episode."""
@@ -62,6 +65,12 @@ class TimeLimit(Wrapper):
 
     def render(self, states, size=400):
         return self.env.render(states.inner, size)
+
+
+def _finite(timestep: TimeStep) -> TimeStep:
+    """Zeros for the infinities and NaN of dead agents' rows: no weight of zero would keep those out of a gradient."""
+    harmless = timestep.alive[:, None] | jnp.isfinite(timestep.obs)
+    return timestep.replace(obs=jnp.where(harmless, timestep.obs, 0.0))
 
 
 class AgentId(Wrapper):

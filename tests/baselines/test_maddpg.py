@@ -252,9 +252,9 @@ def test_what_dead_agents_see_and_get_changes_nothing(kind, case):
         state, metrics = train(config, ENVS[kind](poison))
         return (state.params, state.target, state.obs_stats), metrics["critic_loss"]
 
-    learnt = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e5]))
+    learnt = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e5, jnp.nan]))
     assert finite(learnt)
-    jax.tree.map(lambda x: [close(x[0], x[i]) for i in (1, 2)], learnt)
+    jax.tree.map(lambda x: [close(x[0], x[i]) for i in (1, 2, 3)], learnt)
 
 
 @pytest.mark.parametrize("critic", ["central", "local"])

@@ -41,7 +41,7 @@ class Smooth(Toy):
         alive = self._alive(state)
         reward = jnp.sin(state.phase + push + 2.0 * np.arange(3)) + state.drift
         state = State(state.step + 1, state.phase, state.drift + 0.3 * jnp.where(alive, push, 0.0), inside)
-        return state, self._timestep(state, jnp.where(alive, reward, self.poison))
+        return state, self._timestep(state, jnp.where(alive, reward, jnp.nan_to_num(self.poison)))
 
     def _mask(self, state):
         return jnp.asarray(size_mask(self.action_space.sizes))
@@ -400,9 +400,9 @@ def test_what_dead_agents_see_and_get_changes_nothing(case):
         learnt = (state.params, state.target, state.opt_state)
         return learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
 
-    learnt, metrics = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e6]))
+    learnt, metrics = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e6, jnp.nan]))
     assert finite(learnt) and finite(metrics)
-    jax.tree.map(lambda x: [close(x[0], x[i]) for i in (1, 2)], (learnt, metrics))
+    jax.tree.map(lambda x: [close(x[0], x[i]) for i in (1, 2, 3)], (learnt, metrics))
 
 
 @each_kind

@@ -246,9 +246,9 @@ def test_what_dead_agents_see_and_get_changes_nothing(case):
         learnt = (state.params, state.opt_state, state.obs_stats, state.value_stats)
         return learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
 
-    learnt, metrics = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e6]))
+    learnt, metrics = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e6, jnp.nan]))
     assert finite(learnt) and finite(metrics)
-    jax.tree.map(lambda x: [close(x[0], x[i]) for i in (1, 2)], (learnt, metrics))
+    jax.tree.map(lambda x: [close(x[0], x[i]) for i in (1, 2, 3)], (learnt, metrics))
 
 
 @each

@@ -32,7 +32,8 @@ class State(struct.PyTreeNode):
 class Toy(Env):
     """Two red agents and a blue one: two die early, actions come and go, some episodes end, others are cut short.
 
-    ``won`` says that no action was illegal. No observation holds the state. Dead agents see, and get, ``poison``.
+    ``won`` says that no action was illegal. No observation holds the state. Dead agents see, and get, ``poison``;
+    where it is NaN they see that and get nothing.
     """
 
     name = "test/toy"
@@ -55,7 +56,7 @@ class Toy(Env):
         reward = jnp.sin(state.phase + action + 2.0 * np.arange(3)) + state.drift
         drift = state.drift + 0.3 * jnp.where(alive, action - 1.5, 0.0)
         state = State(state.step + 1, state.phase, drift, legal)
-        return state, self._timestep(state, jnp.where(alive, reward, self.poison))
+        return state, self._timestep(state, jnp.where(alive, reward, jnp.nan_to_num(self.poison)))
 
     def _alive(self, state):
         return state.step <= self.last_step

@@ -63,6 +63,20 @@ def test_time_limit_truncates_and_never_terminates():
     assert not steps.terminated.any()
 
 
+class Blind(Wrapper):
+    """Agent 1 is dead and sees no numbers, agent 0 one infinity."""
+
+    def step(self, key, state, action):
+        state, timestep = self.env.step(key, state, action)
+        obs = timestep.obs.at[0, 0].set(jnp.inf).at[1, 0].set(jnp.nan)
+        return state, timestep.replace(obs=obs, alive=jnp.array([True, False]))
+
+
+def test_a_dead_agents_row_is_finite_and_else_as_it_was():
+    _, steps = roll(AutoReset(TimeLimit(Blind(Count(horizon=4))), 2, 3), 3)
+    np.testing.assert_array_equal(steps.obs[1, 0], [[np.inf, 2.0], [0.0, 2.0]])
+
+
 def test_an_episode_that_ends_just_at_its_horizon_is_terminated():
     _, steps = roll(AutoReset(TimeLimit(Count(horizon=4, end=4)), 2, 8), 8)
     np.testing.assert_array_equal(np.flatnonzero(steps.terminated[:, 0]), [3, 7])
