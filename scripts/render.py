@@ -10,32 +10,20 @@ MPE and VMAS environments have pictures; another may have by a ``render`` of its
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import envs
+import shoal
 from envs import Continuous, Env, UserError, drawing
-from shoal import runs
 from shoal.config import fail
+from shoal.play import play
 
 
-def trained(folder: Path, run: int | None) -> tuple[Env, Any, str]:
-    """The environment of a training, how one of its runs plays it, and what to say about it."""
-    training = runs.load(folder)
-    run = training.best if run is None else run
-    acting, policy = training.algorithm.acting, training.policy(run)
-
-    def act(memory, timestep, key):
-        return acting.act(policy, memory, timestep, key, True)
-
-    return training.algorithm.env, (acting.initial_carry, act), f"run {run}"
-
-
-def at_random(env: Env) -> tuple[Any, Any]:
+def at_random(env: Env) -> Callable:
     """Uniform actions."""
     space = env.action_space
 
@@ -45,42 +33,24 @@ def at_random(env: Env) -> tuple[Any, Any]:
         sizes = np.array(space.sizes)
         return memory, jax.random.randint(key, (1, *sizes.shape), 0, sizes)
 
-    return lambda count: (), act
-
-
-def play(env: Env, acting: Any, seed: int) -> tuple[Any, float]:
-    """One episode: its states ``[T, ...]`` up to its end, and its return."""
-    initial_carry, act = acting
-
-    def step(carry, key):
-        state, timestep, memory = carry
-        act_key, env_key = jax.random.split(key)
-        memory, action = act(memory, timestep, act_key)
-        state, timestep = jax.vmap(env.step)(env_key[None], state, action)
-        return (state, timestep, memory), (state, timestep.earned.mean(), timestep.terminated | timestep.truncated)
-
-    def episode(key):
-        reset_key, *keys = jax.random.split(key, env.horizon + 1)
-        state, timestep = jax.vmap(env.reset)(reset_key[None])
-        _, (states, rewards, ended) = jax.lax.scan(step, (state, timestep, initial_carry(1)), jnp.stack(keys))
-        both = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest])[:, 0], state, states)
-        return both, rewards, ended[:, 0]
-
-    states, rewards, ended = jax.device_get(jax.jit(episode)(jax.random.PRNGKey(seed)))
-    length = int(np.argmax(ended)) + 1
-    return jax.tree.map(lambda leaf: leaf[: length + 1], states), float(rewards[:length].sum())
+    return act
 
 
 def animation(what: str, options: argparse.Namespace) -> np.ndarray:
     """``[T, size, size, 3]``: the episodes of a training, or of an environment with random actions."""
+    seeds = range(options.seed, options.seed + options.episodes)
     if Path(what).is_dir():
-        env, acting, label = trained(Path(what), options.run)
+        training = shoal.load(what, options.file)
+        run = training.number("best" if options.run is None else options.run)
+        env, label = training.algorithm.env, f"run {run}"
+        episodes = [training.play(run, seed=seed) for seed in seeds]
     else:
         env, label = envs.make(what), "random actions"
-        acting = at_random(env)
-    episodes = [play(env, acting, options.seed + i) for i in range(options.episodes)]
-    print(f"{env.name}, {label}: return per agent {', '.join(f'{value:.2f}' for _, value in episodes)}")
-    return np.concatenate([env.render(states, options.size) for states, _ in episodes])
+        act = at_random(env)
+        episodes = [play(env, lambda count: (), act, seed) for seed in seeds]
+    returns = ", ".join(f"{episode.episode_return:.2f}" for episode in episodes)
+    print(f"{env.name}, {label}: return per agent {returns}")
+    return np.concatenate([env.render(episode.states, options.size) for episode in episodes])
 
 
 def default_name(what: list[str]) -> Path:
@@ -94,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+", help="folders of trainings, or environments' names; several stand in a row")
     parser.add_argument("--run", type=int, help="which run of a training; the best one if not given")
+    parser.add_argument("--file", help="the Python file of your own that a training was made by")
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", type=int, default=400, help="pixels")
