@@ -80,7 +80,7 @@ METHODS = ("on_chunk", "on_evaluation", "on_end")
 
 
 def find(word: str) -> Any:
-    """The callback that ``path/to/file.py:Name`` or ``package.module:Name`` names; a class is made an object."""
+    """The callback that ``path/to/file.py:Name`` or ``package.module:Name`` names."""
     place, _, name = word.rpartition(":")
     if not place or not name:
         raise UserError(f"callbacks={word}: write path/to/file.py:Name or package.module:Name")
@@ -95,12 +95,12 @@ def find(word: str) -> Any:
             raise UserError(f"callbacks={word}: no module {error.name}") from error
     if not hasattr(module, name):
         raise UserError(f"callbacks={word}: {place} has no {name}")
-    found = getattr(module, name)
-    return check(found() if isinstance(found, type) else found)
+    return made(getattr(module, name))
 
 
-def check(callback: Any) -> Any:
-    """The callback itself, if it is one."""
+def made(callback: Any) -> Any:
+    """A callback as an object, if it is one: a class is called."""
+    callback = callback() if isinstance(callback, type) else callback
     if not callable(callback) and not any(hasattr(callback, method) for method in METHODS):
         raise UserError(f"callback {_name(callback)}: needs one of {', '.join(METHODS)}, or to be a function")
     return callback
@@ -123,7 +123,7 @@ class Hooks:
         self.callbacks: dict[str, Any] = {}
         for callback in callbacks:
             count = sum(_name(callback) == _name(other) for other in self.callbacks.values())
-            self.callbacks[f"{_name(callback)} {count + 1}" if count else _name(callback)] = check(callback)
+            self.callbacks[f"{_name(callback)} {count + 1}" if count else _name(callback)] = callback
         self.plan, self.stop = plan, stop
         self.fields = {field.name: field for field in dataclasses.fields(plan.runs.hypers)}
         self.last: dict[str, Any] = {"chunk": 0, "rows": [], "episodes": {}}
@@ -204,7 +204,7 @@ class Hooks:
         )
 
     def _call(self, name: str, function: Callable | None, context: Context) -> Any:
-        if function is None or not callable(function):
+        if not callable(function):
             return None
         try:
             return function(context)

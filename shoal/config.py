@@ -115,9 +115,7 @@ class Settings:
     logger: Logger = dataclasses.field(default_factory=Logger)
     run: Run = dataclasses.field(default_factory=Run)
     resume: str | None = setting(None)  # the folder of a training to go on with
-    callbacks: list[str] = dataclasses.field(
-        default_factory=list
-    )  # file.py:Name, package.module:Name; shoal/callbacks.py
+    callbacks: list[str] = dataclasses.field(default_factory=list)  # file.py:Name, package.module:Name
 
 
 SWEEP_MODES = ("grid", "zip", "random")

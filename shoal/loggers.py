@@ -91,18 +91,14 @@ class Wandb:
         if run in self.started:
             return self.started[run]
         what = str(self.folder.absolute()) if run is None else f"{self.folder.absolute()} {run}"
-        settings, config, tags = (
-            self.settings,
-            self.config,
-            [self.name, self.config["env"]["name"], *self.settings.tags],
-        )
-        name, group = self.folder.name, settings.group or None
+        settings, config, env = self.settings, self.config, self.config["env"]["name"]
+        name, group, tags = self.folder.name, settings.group or None, [self.name, env, *settings.tags]
         if run is not None:
             point = self.table.points[self.table.point[run]]
             seed, label = int(self.table.seed[run]), self.table.label(self.table.point[run])
             config = {key: value for key, value in config.items() if key not in ("sweep", "seeds")}
-            config |= {"run": run, "seed": seed, "hypers": config["hypers"] | point}
-            name = " ".join(filter(None, [self.name, self.config["env"]["name"], label, f"seed {seed}"]))
+            config |= {"run": config["run"] | {"number": run}, "seed": seed, "hypers": config["hypers"] | point}
+            name = " ".join(filter(None, [self.name, env, label, f"seed {seed}"]))
             group, tags = group or self.folder.name, tags + label.split()
         try:
             self.started[run] = self.wandb.init(

@@ -41,7 +41,8 @@ from shoal.progress import Display, human, show_table
 from shoal.records import Records, write_atomically
 
 EVALUATION_STREAM = 0x65766C  # folded into a run's key: evaluation never shares random numbers with training
-FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "callbacks", "algo.total_steps")  # resuming
+# When resuming; callbacks may be mended, or left out to go on after one that has stopped the training.
+FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "callbacks", "algo.total_steps")
 # The first states are computed once: there is nothing to gain from optimising that program.
 RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # Level 3, the default, took longer to compile here and the result was no faster.
@@ -180,6 +181,7 @@ def run(
     that the configuration names.
     """
     enable_compilation_cache()
+    given = [user_callbacks.made(callback) for callback in callbacks]
     if cfg.resume is not None:
         folder = Path(cfg.resume)
         cfg = resumed_config(folder, cfg, overrides)
@@ -200,7 +202,7 @@ def run(
             write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
         except OSError as error:
             raise UserError(f"run.dir={folder}: cannot be written ({error.strerror})") from error
-    train(plan, [*callbacks, *named])
+    train(plan, [*given, *named])
     return folder
 
 

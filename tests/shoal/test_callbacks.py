@@ -55,7 +55,7 @@ def test_what_a_callback_is_told_and_that_it_changes_the_next_chunk_only(train):
     assert first.folder == folder and first.config.seeds == 2 and (folder / "metrics.csv").exists()
     assert list(first.metrics.run) == [0, 1, 2, 3] and np.shape(first.episodes["episode_return"]) == (4, 2)
     assert all(type(value) in (int, float, bool) for row in first.rows for value in row.values())
-    assert last.memory == {"seen": [1, 2, 3, 4]}
+    assert first.hypers["gamma"][0] != last.hypers["gamma"][0] and spy.ends[0].memory == {"seen": [1, 2, 3, 4]}
     assert [c.absolute for c in spy.evaluations] == [False] * 4 + [True]
     assert np.shape(spy.evaluations[-1].episodes["episode_return"]) == (4, 20)
     assert len(spy.ends) == 1 and spy.ends[0].finished

@@ -74,7 +74,7 @@ def test_a_run_for_each_seed(train, capsys):
     folder = train(*words)
     said = capsys.readouterr().err.strip().splitlines()
     assert said == ["logger.runs=3: of 4 runs only the first 3 are logged to wandb"]
-    runs = {run["config"]["run"]: run for run in opened(folder)}
+    runs = {run["config"]["run"]["number"]: run for run in opened(folder)}
     assert sorted(runs) == [0, 1, 2] and len({run["id"] for run in runs.values()}) == 3
     for number, run in runs.items():
         lr = [1e-3, 1e-3, 3e-4][number]
