@@ -84,7 +84,7 @@ class Runs:
             return pd.DataFrame({"run": [], "seed": [], "env_steps": []}, dtype=int)
         table = pd.read_csv(io.StringIO(text))
         for name in self.swept:  # as they were asked for: 0.001, not 0.00100000005
-            table[name] = [float(str(value)) for value in table[name].astype(np.float32)]
+            table[name] = [float(str(value)) for value in table[name].to_numpy(np.float32)]
         floats = [name for name in table if name not in ("run", "seed", "env_steps", "diverged")]
         return table.astype({"diverged": bool} | dict.fromkeys(floats, float))
 

@@ -99,7 +99,7 @@ def test_resume_to_the_bit(train, tmp_path, harm):
     spy = Spy()
     train(f"resume={folder}", small=False, callbacks=[spy])
     assert spy.chunks[0].chunk == (3 if harm == "damage" else 4)
-    assert spy.chunks[0].memory["seen"] == [1, 2, 3, 4][: spy.chunks[0].chunk]
+    assert list(spy.chunks[0].memory["seen"]) == [1, 2, 3, 4][: spy.chunks[0].chunk]
     same_bits(whole, folder)
 
 

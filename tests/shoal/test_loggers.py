@@ -94,8 +94,8 @@ def test_a_run_for_each_seed(train, capsys):
 
     # wandb's own command finds and would upload them.
     command = [sys.executable, "-m", "wandb", "sync", "--dry-run"]
-    quiet = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
-    seen = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True, timeout=120, check=False)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    seen = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=120, check=False)
     assert seen.returncode == 0, seen.stderr
     shown = seen.stdout + seen.stderr
     assert all(identity in shown for identity in {run["id"] for run in again}), shown

@@ -75,7 +75,7 @@ def test_which_run_is_which(trained):
 )
 def test_the_number_of_runs_is_the_sweeps(trained, words, count):
     runs = shoal.load(trained)
-    runs.config.sweep = {"num": 10, "seed": 0} | words
+    runs.config.sweep = dict.fromkeys(runs.config.sweep) | {"num": 10, "seed": 0} | words
     assert len(runs) == count == len(runs.plan.runs)
 
 
