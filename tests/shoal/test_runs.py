@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 import shoal
 from envs.base import UserError
 from shoal import runner
+from shoal.files import import_file
 from tests.conftest import ROOT, SCRIPT, SMALL
 
 SWEEP = ["env=matrix/climbing", "sweep.lr=[1e-3,3e-4,1e-3]", "sweep.gamma=[0.9,0.99]", "runs_per_batch=8"]
@@ -97,7 +98,7 @@ def test_evaluations_are_every_episode(trained):
 
 def test_config_and_policies(trained):
     runs = shoal.load(trained)
-    assert runs.config.hypers.clip_eps == 0.17 or runs.config.hypers.clip_eps > 0
+    assert runs.config.hypers.clip_eps == 0.17
     assert runs.config.algo.actor.widths == [8]
     stored = load_file(trained / "policies.safetensors")
     for run, number in ((5, 5), ("best", runs.best)):
@@ -187,8 +188,22 @@ def test_an_example_whose_file_only_registers(folder):
         assert old in config
         config = config.replace(old, new)
     (folder / "config.yaml").write_text(config)
-    runs = shoal.load(folder, file=ROOT / "examples" / "attend.py")
-    assert runs.algorithm.env.name == "example/forage"
+    from examples import attend
+
+    for _ in range(2):  # what is registered stays so: a file is imported once, whatever it is called
+        runs = shoal.load(folder, file=ROOT / "examples" / "attend.py")
+        assert runs.algorithm.env.name == "example/forage"
+    assert import_file(attend.__file__) is attend
+
+
+def test_a_file_that_is_called_as_a_package(tmp_path):
+    mine = tmp_path / "json.py"
+    mine.write_text("answer = 42")
+    assert import_file(mine).answer == 42 and sys.modules["json"] is json
+    (tmp_path / "broken.py").write_text("1 / 0")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            import_file(tmp_path / "broken.py")
 
 
 def test_a_folder_of_an_older_version(folder):
