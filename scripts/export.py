@@ -10,18 +10,18 @@
 | ``which=best`` | its ``best`` policy of all evaluations, or its ``last`` |
 | ``out=<folder>`` | where to; ``<training>/export/run_<run>_<which>`` if not given |
 | ``jax=true`` | write ``policy.jax``, the compiled policy, as well; the only way for a network of your own |
-| ``import=<file.py>`` | the file that registers a network or an environment of your own |
+| ``import=<file.py>`` | the algorithm file of your own, or the one that registers your network or environment |
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+import shoal
 from envs.base import UserError
 from shoal import deploy
 from shoal.config import fail
@@ -44,16 +44,6 @@ def read(argv: list[str]) -> tuple[Path, dict[str, str]]:
     if words["jax"] not in ("true", "false"):
         raise UserError(f"jax={words['jax']}: must be true or false")
     return Path(folders[0]), words
-
-
-def run_file(name: str) -> None:
-    """Import a file for what it registers."""
-    spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-    if spec is None or spec.loader is None or not Path(name).is_file():
-        raise UserError(f"import={name}: no such Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
 
 
 def tell(made: Exported) -> None:
@@ -85,9 +75,8 @@ def main() -> None:
         return
     try:
         folder, words = read(sys.argv[1:])
-        if words["import"]:
-            run_file(words["import"])
-        tell(export(folder, words["run"], words["which"], words["out"] or None, words["jax"] == "true"))
+        training = shoal.load(folder, words["import"] or None)
+        tell(export(training, words["run"], words["which"], words["out"] or None, words["jax"] == "true"))
     except UserError as error:
         fail(error)
 

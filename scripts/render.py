@@ -10,19 +10,20 @@ MPE and VMAS environments have pictures; another may have by a ``render`` of its
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 import envs
+import shoal
 from envs import Continuous, Env, UserError, drawing
-from shoal.animation import play, trained
 from shoal.config import fail
+from shoal.play import play
 
 
-def at_random(env: Env) -> tuple[Any, Any]:
+def at_random(env: Env) -> Callable:
     """Uniform actions."""
     space = env.action_space
 
@@ -32,19 +33,24 @@ def at_random(env: Env) -> tuple[Any, Any]:
         sizes = np.array(space.sizes)
         return memory, jax.random.randint(key, (1, *sizes.shape), 0, sizes)
 
-    return lambda count: (), act
+    return act
 
 
 def animation(what: str, options: argparse.Namespace) -> np.ndarray:
     """``[T, size, size, 3]``: the episodes of a training, or of an environment with random actions."""
+    seeds = range(options.seed, options.seed + options.episodes)
     if Path(what).is_dir():
-        env, acting, label = trained(Path(what), options.run)
+        training = shoal.load(what, options.file)
+        run = training.number("best" if options.run is None else options.run)
+        env, label = training.algorithm.env, f"run {run}"
+        episodes = [training.play(run, seed=seed) for seed in seeds]
     else:
         env, label = envs.make(what), "random actions"
-        acting = at_random(env)
-    episodes = [play(env, acting, options.seed + i) for i in range(options.episodes)]
-    print(f"{env.name}, {label}: return per agent {', '.join(f'{value:.2f}' for _, value in episodes)}")
-    return np.concatenate([env.render(states, options.size) for states, _ in episodes])
+        act = at_random(env)
+        episodes = [play(env, lambda count: (), act, seed) for seed in seeds]
+    returns = ", ".join(f"{episode.episode_return:.2f}" for episode in episodes)
+    print(f"{env.name}, {label}: return per agent {returns}")
+    return np.concatenate([env.render(episode.states, options.size) for episode in episodes])
 
 
 def default_name(what: list[str]) -> Path:
@@ -58,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="+", help="folders of trainings, or environments' names; several stand in a row")
     parser.add_argument("--run", type=int, help="which run of a training; the best one if not given")
+    parser.add_argument("--file", help="the Python file of your own that a training was made by")
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", type=int, default=400, help="pixels")

@@ -1,8 +1,8 @@
 """Checkpoints of the whole state: written by orbax, whole or not at all, and checked before they are trusted.
 
-A checkpoint is a folder ``<chunk>`` with orbax's files and ``manifest.json`` (each file's size and SHA-256). It is
-written under another name and renamed when it is complete, so a killed process leaves either a whole checkpoint or
-none. Nothing in it is code: loading executes nothing.
+A checkpoint is a folder ``<chunk>`` with orbax's files, ``callbacks.json`` where there are callbacks, and
+``manifest.json`` (each file's size and SHA-256). It is written under another name and renamed when it is complete, so a
+killed process leaves either a whole checkpoint or none. Nothing in it is code: loading executes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-MANIFEST = "manifest.json"
+MANIFEST, CALLBACKS = "manifest.json", "callbacks.json"
 PARTIAL = ".partial"
 
 
@@ -30,8 +30,11 @@ def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
 
 
-def save(folder: Path, chunk: int, state: Any, keep: int) -> None:
-    """Write ``state`` as the checkpoint after ``chunk`` chunks and drop all but the newest ``keep``."""
+def save(folder: Path, chunk: int, state: Any, keep: int, callbacks: dict[str, Any] | None = None) -> None:
+    """Write ``state`` as the checkpoint after ``chunk`` chunks and drop all but the newest ``keep``.
+
+    ``callbacks`` is what these have changed, as JSON can hold it.
+    """
     import orbax.checkpoint as ocp
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +45,8 @@ def save(folder: Path, chunk: int, state: Any, keep: int) -> None:
     partial.mkdir()
     with ocp.PyTreeCheckpointer() as checkpointer:
         checkpointer.save((partial / "state").absolute(), host_state)
+    if callbacks is not None:
+        (partial / CALLBACKS).write_text(json.dumps(callbacks))
     manifest = {str(p.relative_to(partial)): [p.stat().st_size, _digest(p)] for p in _files(partial)}
     (partial / MANIFEST).write_text(json.dumps(manifest))
     _sync(partial)
@@ -88,8 +93,8 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def restore(folder: Path, like: Any) -> tuple[int, Any] | None:
-    """The newest whole checkpoint as ``(chunk, state)``, shaped ``like`` a state; None if there is none.
+def restore(folder: Path, like: Any) -> tuple[int, Any, dict[str, Any] | None] | None:
+    """The newest whole checkpoint as ``(chunk, state, callbacks)``, shaped ``like`` a state; None if there is none.
 
     A damaged one is passed over with a warning, and the one before it is taken.
     """
@@ -106,5 +111,6 @@ def restore(folder: Path, like: Any) -> tuple[int, Any] | None:
         template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
         with ocp.PyTreeCheckpointer() as checkpointer:
             state = checkpointer.restore((folder / str(chunk) / "state").absolute(), item=template)
-        return chunk, state
+        path = folder / str(chunk) / CALLBACKS
+        return chunk, state, json.loads(path.read_text()) if path.exists() else None
     return None

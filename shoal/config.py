@@ -13,10 +13,10 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flax import struct
 from hydra import compose, initialize_config_dir
@@ -33,11 +33,15 @@ import config as config_package
 import envs
 from envs.base import UserError
 
+if TYPE_CHECKING:
+    from shoal.callbacks import Callback
+
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
 GROUPS = ("env", "logger", "algorithm")  # what is chosen by a name
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
+LOGGER_MODES = ("one", "per_seed")
 
 
 Choices = tuple[str, ...] | Callable[[], tuple[str, ...]]
@@ -78,7 +82,11 @@ class Checkpoint:
 class Logger:
     name: str = setting("none", choices=LOGGERS)  # beside the files that are always written
     project: str = setting("shoal")  # wandb's project
-    runs: int = setting(16, low=0)  # how many single runs are logged beside their mean
+    runs: int = setting(16, low=0)  # how many single runs are logged, beside their mean or each as wandb's own
+    mode: str = setting("one", choices=LOGGER_MODES)  # one wandb run with a series per run, or a wandb run for each
+    group: str = setting("")  # wandb's group; the folder's name if empty and the mode is per_seed
+    tags: list[str] = dataclasses.field(default_factory=list)  # beside algorithm, environment and swept values
+    entity: str | None = setting(None)  # wandb's team or user; none for your own
 
 
 @dataclasses.dataclass
@@ -107,6 +115,7 @@ class Settings:
     logger: Logger = dataclasses.field(default_factory=Logger)
     run: Run = dataclasses.field(default_factory=Run)
     resume: str | None = setting(None)  # the folder of a training to go on with
+    callbacks: list[str] = dataclasses.field(default_factory=list)  # file.py:Name, package.module:Name
 
 
 SWEEP_MODES = ("grid", "zip", "random")
@@ -205,6 +214,12 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
             validate("", value, field)
     sweep = cfg.sweep
     validate_fields("sweep.", sweep, sweep_schema(hypers_type))
+
+
+def complete(saved: DictConfig) -> DictConfig:
+    """The configuration that a folder holds, with what has since become a setting at its default."""
+    defaults = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(Settings)))
+    return OmegaConf.merge(defaults, saved)  # type: ignore[return-value]
 
 
 def _compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
@@ -329,11 +344,13 @@ def fail(error: Exception) -> None:
     sys.exit(2)
 
 
-def main(make: Callable, config_type: type, hypers_type: type, recipe: str) -> None:
+def main(
+    make: Callable, config_type: type, hypers_type: type, recipe: str, callbacks: Sequence[Callback | Callable] = ()
+) -> None:
     """The command line of an algorithm file: compose the recipe, check it, train.
 
     ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
-    so that a copied file can have a recipe of its own.
+    so that a copied file can have a recipe of its own. ``callbacks`` go before those of the command line.
     """
     from shoal import runner, sharding
 
@@ -349,7 +366,7 @@ def main(make: Callable, config_type: type, hypers_type: type, recipe: str) -> N
             multirun = HydraConfig.get().mode == RunMode.MULTIRUN
             folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
             overrides = list(HydraConfig.get().overrides.task)
-            runner.run(make, config_type, hypers_type, cfg, folder, overrides)
+            runner.run(make, config_type, hypers_type, cfg, folder, overrides, callbacks)
         except UserError as error:
             fail(error)
 

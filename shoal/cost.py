@@ -32,10 +32,10 @@ class Cost(NamedTuple):
 class Rates:
     """Seconds per unit on one core."""
 
-    flop: float = 1 / 45e9
-    element: float = 1 / 7e9
+    flop: float = 1 / 88e9
+    element: float = 1 / 6.4e9
     operation: float = 0.0  # the fit found none: what is written counts
-    compile: float = 4.5e-3  # per equation of the trace
+    compile: float = 2.4e-3  # per equation of the trace
 
     def seconds(self, cost: Cost) -> float:
         return cost.flops * self.flop + cost.elements * self.element + cost.operations * self.operation

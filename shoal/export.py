@@ -48,7 +48,7 @@ class Exported(NamedTuple):
 
 
 def export(
-    training: Any,
+    training: str | Path | runs.Runs,
     run: int | str = "best",
     which: str = "best",
     out: str | Path | None = None,
@@ -56,22 +56,22 @@ def export(
 ) -> Exported:
     """Export the ``best`` or ``last`` policy of a run, to ``out`` or into the training's folder.
 
-    ``training`` is that folder, or what ``shoal.runs.load`` made of it.
+    ``training`` is that folder, or what ``shoal.load`` made of it.
     """
     if which not in WHICH:
         raise UserError(f"which={which}: must be one of {', '.join(WHICH)}")
     if run != "best" and not str(run).isdecimal():
         raise UserError(f"run={run}: must be best, or the number of a run")
     if isinstance(training, str | Path):
-        check_folder(Path(training))
         training = runs.load(training)
+    check_known(training)
     folder, config = training.folder, training.config
     if not (folder / policies.FILE).exists():
         raise UserError(f"{folder}: no {policies.FILE} there, which a training writes at its end; resume={folder}")
     number = training.best if run == "best" else int(run)
-    policy, axis = training.policy(number, which), getattr(training, "plan", training).runs
+    policy, axis = training.policy(number, which), training.plan.runs
     facts = {
-        "algorithm": config.algorithm if Path(config.file).name == config.recipe else config.recipe,
+        "algorithm": training.name,
         "environment": config.env.name,
         "env_kwargs": OmegaConf.to_container(config.env.kwargs, resolve=True),
         "run": number,
@@ -84,15 +84,10 @@ def export(
     return save(out, config.algo, training.algorithm, policy, facts, with_jax)
 
 
-def check_folder(folder: Path) -> None:
+def check_known(training: runs.Runs) -> None:
     """Raise a :class:`UserError` if a training used what is not known here."""
-    path = folder / "config.yaml"
-    config = OmegaConf.load(path) if path.exists() else OmegaConf.create({"file": "?"})
-    if not OmegaConf.select(config, "file"):
-        raise UserError(
-            f"{folder}: was not made by a file of baselines; open it in Python, with its algorithm, "
-            "and use shoal.export.export(training)"
-        )
+    config = training.config
+    training.module  # noqa: B018 -- a file of the user's registers what it brings
     used: dict[str, tuple[Any, Collection[str]]] = {"env": (OmegaConf.select(config, "env.name"), envs.list())}
     for where in (f"algo.{name}" for name in set(HEADS.values())):
         used[f"{where}.network"] = OmegaConf.select(config, f"{where}.network"), (*models.TORSOS, *memory.MEMORIES)

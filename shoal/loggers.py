@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,9 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from envs.base import UserError
+from shoal.sweep import Runs
 
 Rows = list[dict[str, Any]]  # one per run: run, seed, env_steps, the swept hyperparameters and the metrics
 NOT_METRICS = ("run", "seed", "env_steps")
+MOST = 64  # characters of a tag that wandb takes
 
 
 class Logger(Protocol):
@@ -44,34 +47,77 @@ def summary(rows: Rows, runs: int) -> dict[str, float]:
 
 
 class Wandb:
-    def __init__(self, project: str, folder: Path, config: Mapping, runs: int, offline: bool):
+    """One wandb run with a series per run, or (``per_seed``) one for each run, in a group.
+
+    A wandb run is known by the folder and the run: a resumed training goes on in the same ones.
+    """
+
+    def __init__(self, settings: Any, folder: Path, config: Mapping, runs: Runs, name: str):
         try:
             import wandb
         except ImportError as error:
             raise UserError("logger=wandb: the package wandb is not installed; pip install wandb") from error
         os.environ.setdefault("WANDB_SILENT", "true")
-        try:
-            # One wandb run per folder, whatever its name: a resumed training goes on in the same one.
-            identity = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
-            self.run = wandb.init(
-                project=project,
-                dir=folder,
-                name=folder.name,
-                id=identity,
-                resume="allow",
-                config=dict(config),
-                mode="offline" if offline else "online",
+        self.settings, self.folder, self.config, self.table, self.name = settings, folder, dict(config), runs, name
+        self.wandb = wandb
+        self.started: dict[int | None, Any] = {}  # by the run's number; None is all of them
+        self.each = settings.mode == "per_seed"
+        if self.each and len(runs) > settings.runs:
+            print(
+                f"logger.runs={settings.runs}: of {len(runs)} runs only the first {settings.runs} are logged to wandb",
+                file=sys.stderr,
             )
-        except (wandb.Error, OSError) as error:
-            line = str(error).splitlines()[0]
-            raise UserError(f"logger=wandb: {line}; logger=wandb_offline needs no network") from error
-        self.runs = runs
+        if not self.each:
+            self._start(None)  # a mistake is told before anything compiles
+        elif settings.runs:
+            self._start(0)
 
     def log(self, rows: Rows, env_steps: int) -> None:
-        self.run.log(summary(rows, self.runs), step=env_steps)
+        if not self.each:
+            self.started[None].log(summary(rows, self.settings.runs), step=env_steps)
+            return
+        for row in rows:
+            if row["run"] < self.settings.runs:
+                values = {name: float(value) for name, value in row.items() if name not in NOT_METRICS}
+                finite = {name: value for name, value in values.items() if np.isfinite(value)}
+                self._start(row["run"]).log(finite, step=env_steps)
 
     def close(self) -> None:
-        self.run.finish()
+        for run in self.started.values():
+            run.finish()
+
+    def _start(self, run: int | None) -> Any:
+        """The wandb run of ``run``, begun when it is first needed."""
+        if run in self.started:
+            return self.started[run]
+        what = str(self.folder.absolute()) if run is None else f"{self.folder.absolute()} {run}"
+        settings, config, env = self.settings, self.config, self.config["env"]["name"]
+        name, group, tags = self.folder.name, settings.group or None, [self.name, env, *settings.tags]
+        if run is not None:
+            point = self.table.points[self.table.point[run]]
+            seed, label = int(self.table.seed[run]), self.table.label(self.table.point[run])
+            config = {key: value for key, value in config.items() if key not in ("sweep", "seeds")}
+            config |= {"run": config["run"] | {"number": run}, "seed": seed, "hypers": config["hypers"] | point}
+            name = " ".join(filter(None, [self.name, env, label, f"seed {seed}"]))
+            group, tags = group or self.folder.name, tags + label.split()
+        try:
+            self.started[run] = self.wandb.init(
+                project=settings.project,
+                entity=settings.entity,
+                dir=self.folder,
+                name=name,
+                group=group,
+                tags=[tag[:MOST] for tag in dict.fromkeys(tags)],
+                id=hashlib.sha256(what.encode()).hexdigest()[:16],
+                resume="allow",
+                reinit="create_new",
+                config=config,
+                mode="offline" if settings.name == "wandb_offline" else "online",
+            )
+        except (self.wandb.Error, OSError) as error:
+            line = str(error).splitlines()[0]
+            raise UserError(f"logger=wandb: {line}; logger=wandb_offline needs no network") from error
+        return self.started[run]
 
 
 class Tensorboard:
@@ -88,10 +134,10 @@ class Tensorboard:
         self.writer.close()
 
 
-def make(settings: Any, folder: Path, config: Mapping) -> Logger:
-    """The logger that ``settings`` (:class:`shoal.config.Logger`) names."""
+def make(settings: Any, folder: Path, config: Mapping, runs: Runs, name: str) -> Logger:
+    """The logger that ``settings`` (:class:`shoal.config.Logger`) names, for ``runs`` of the algorithm ``name``."""
     if settings.name in ("wandb", "wandb_offline"):
-        return Wandb(settings.project, folder, config, settings.runs, offline=settings.name == "wandb_offline")
+        return Wandb(settings, folder, config, runs, name)
     if settings.name == "tensorboard":
         return Tensorboard(folder, settings.runs)
     return Silent()

@@ -34,8 +34,12 @@ class Records:
         """The rows of one chunk, on the disk when this returns."""
         path = self.folder / METRICS
         new = not path.exists()
+        names = list(rows[0])
+        if not new:  # callbacks that came or went with a resume bring or take columns; the file keeps its own
+            with path.open(newline="") as file:
+                names = next(csv.reader(file))
         with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+            writer = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore")
             if new:
                 writer.writeheader()
             writer.writerows({name: figure(value) for name, value in row.items()} for row in rows)
@@ -67,13 +71,18 @@ class Records:
         for name, header, keep in ((METRICS, 1, keep_row), (EVALUATIONS, 0, keep_evaluation)):
             path = self.folder / name
             if path.exists():
-                lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+                lines = whole_lines(path)
                 write_atomically(path, "".join(lines[:header] + [line for line in lines[header:] if keep(line)]))
 
     def evaluations(self) -> list[dict[str, Any]]:
         """All evaluations so far."""
-        path = self.folder / EVALUATIONS
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in whole_lines(self.folder / EVALUATIONS)]
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file; none if it is not there. A running or a killed training can leave half a line: not that."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n")]
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import metadata
@@ -32,16 +32,19 @@ from omegaconf import DictConfig, OmegaConf
 
 import envs
 from envs.base import UserError
+from shoal import callbacks as user_callbacks
 from shoal import checkpoint, loggers, policies, report, sharding, sweep
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
-from shoal.config import build, check_settings
+from shoal.callbacks import Hooks
+from shoal.config import build, check_settings, complete
 from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
 from shoal.records import Records, write_atomically
 
 EVALUATION_STREAM = 0x65766C  # folded into a run's key: evaluation never shares random numbers with training
-FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "algo.total_steps")  # when resuming
+# When resuming; callbacks may be mended, or left out to go on after one that has stopped the training.
+FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "callbacks", "algo.total_steps")
 # The first states are computed once: there is nothing to gain from optimising that program.
 RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # Level 3, the default, took longer to compile here and the result was no faster.
@@ -171,24 +174,35 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
 
 
 def run(
-    make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path | None, overrides: list[str]
+    make: Callable,
+    config_type: type,
+    hypers_type: type,
+    cfg: DictConfig,
+    folder: Path | None,
+    overrides: list[str],
+    callbacks: Sequence[Any] = (),
 ) -> Path:
     """Train what ``cfg`` says; the folder that it leaves behind is returned.
 
     ``folder`` replaces ``run.dir`` (Hydra's multirun names its own); ``overrides`` are the command line's words,
-    which a resumed training lays over the configuration that it was started with.
+    which a resumed training lays over the configuration that it was started with; ``callbacks`` are called before those
+    that the configuration names.
     """
     enable_compilation_cache()
+    given = [user_callbacks.made(callback) for callback in callbacks]
     if cfg.resume is not None:
         folder = Path(cfg.resume)
         cfg = resumed_config(folder, cfg, overrides)
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
+        named = [user_callbacks.find(word) for word in cfg.callbacks]
     else:
         folder = folder or Path(cfg.run.dir)
         if any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints")):
             raise UserError(f"run.dir={folder}: holds a training already; resume={folder} goes on with it")
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
+        named = [user_callbacks.find(word) for word in cfg.callbacks]
         saved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+        saved.callbacks = list(map(user_callbacks.absolute, cfg.callbacks))
         saved.updates_per_chunk = plan.updates_per_chunk
         saved.run.dir = str(folder)
         try:
@@ -196,7 +210,7 @@ def run(
             write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
         except OSError as error:
             raise UserError(f"run.dir={folder}: cannot be written ({error.strerror})") from error
-    train(plan)
+    train(plan, [*given, *named])
     return folder
 
 
@@ -205,8 +219,9 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"resume={folder}: no config.yaml there; name the folder that a training left behind")
-    saved = OmegaConf.load(path)
-    assert isinstance(saved, DictConfig)
+    loaded = OmegaConf.load(path)
+    assert isinstance(loaded, DictConfig)
+    saved = complete(loaded)
     for word in overrides:
         key = word.lstrip("+").split("=", 1)[0]
         if key.startswith("hydra"):
@@ -359,31 +374,39 @@ def available_memory() -> int | None:
         return None
 
 
-def train(plan: Plan) -> None:
+def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     """All batches of a plan, from wherever its folder stands, then the report."""
     settings, runs = plan.settings, plan.runs
     records = Records(plan.folder)
     container = OmegaConf.to_container(settings, resolve=True)
-    logger = loggers.make(settings.logger, plan.folder, container)  # type: ignore[arg-type]
+    algorithm = settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe
+    logger = loggers.make(settings.logger, plan.folder, container, runs, algorithm)  # type: ignore[arg-type]
     diverged = np.zeros(len(runs), bool)
     begin = time.perf_counter()
     total = plan.steps_per_chunk * plan.chunks * len(runs)
     with Stop() as stop, Display(total, len(runs)) as display:
+
+        def stopped_by(name: str) -> None:
+            stop.told = True
+            display.line(f"callback {name} asked to stop")
+
+        hooks = Hooks(callbacks, plan, stopped_by)
         programs = compile_programs(plan, display)
         speed, trained = Speed(), []
         for batch in range(plan.batches):
-            state = train_batch(plan, programs, batch, records, logger, display, speed, stop)
+            state = train_batch(plan, programs, batch, records, logger, hooks, display, speed, stop)
             count = len(plan.batch_runs(batch))
             diverged[plan.batch_runs(batch)] = np.asarray(state.diverged)[:count]
             policy = (state.best_policy, plan.algorithm.policy(state.train))
             trained.append(jax.tree.map(lambda x: np.asarray(x)[:count], policy))  # noqa: B023
             if stop.asked:
                 break
-            absolute_metric(plan, batch, state, records, display)
+            episodes = absolute_metric(plan, batch, state, records, display)
+            if episodes is not None:
+                hooks.after_absolute(episodes)
     logger.close()
     finished = not stop.asked
     evaluations = records.evaluations()
-    algorithm = settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe
     report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
     report.draw(plan.folder / "curves.png", evaluations, runs, f"{algorithm} on {settings.env.name}")
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
@@ -396,6 +419,7 @@ def train(plan: Plan) -> None:
     print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
     if not finished:
         print(f"stopped; resume={plan.folder} goes on")
+    hooks.end(finished)
 
 
 @dataclasses.dataclass
@@ -412,6 +436,7 @@ def train_batch(
     batch: int,
     records: Records,
     logger: Any,
+    hooks: Hooks,
     display: Display,
     speed: Speed,
     stop: Stop,
@@ -426,6 +451,8 @@ def train_batch(
         done, state = 0, programs.start(keys, hypers)
     else:
         done, state = restored[0], sharding.put(restored[1], plan.width)
+    hooks.begin(runs, restored[2] if restored is not None else None)
+    hypers = sharding.put(hooks.padded(plan.width), plan.width)
     before = plan.steps_per_chunk * plan.chunks * int(runs[0])
     display.skip_to(before + plan.steps_per_chunk * done * len(runs))
     if done >= plan.chunks:
@@ -445,6 +472,7 @@ def train_batch(
         speed.seconds += time.perf_counter() - tick
         env_steps = chunk * plan.steps_per_chunk
         rows, evaluation = chunk_records(plan, batch, env_steps, metrics, episodes, state)
+        rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
         records.append(rows, evaluation)
         logger.log(rows, env_steps)
         returns = np.array([row["evaluation/episode_return"] for row in rows])
@@ -457,8 +485,14 @@ def train_batch(
             display.line(
                 f"warning: run {names} diverged (NaN) before step {human(env_steps)}; frozen, the others go on"
             )
+        try:
+            if hooks.after_chunk(chunk, list(map(user_callbacks.plain, rows)), evaluation["metrics"]):
+                hypers = sharding.put(hooks.padded(plan.width), plan.width)
+        except Exception:  # of the user's: it must not cost the chunk
+            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.missed())
+            raise
         if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stop.asked:
-            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep)
+            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.state())
         if stop.asked:
             break
     return state
@@ -497,12 +531,14 @@ def evaluation_entry(batch: int, runs: np.ndarray, env_steps: int, episodes: Met
     return {"batch": batch, "env_steps": env_steps, "runs": runs.tolist(), "metrics": values}
 
 
-def absolute_metric(plan: Plan, batch: int, state: RunState, records: Records, display: Display) -> None:
-    """Ten times the episodes with each run's best parameters, once per batch."""
+def absolute_metric(
+    plan: Plan, batch: int, state: RunState, records: Records, display: Display
+) -> dict[str, Any] | None:
+    """Ten times the episodes with each run's best parameters, once per batch; None if they have been played before."""
     env_steps = plan.steps_per_chunk * plan.chunks
     past = [entry for entry in records.evaluations() if "absolute" in entry and entry["batch"] == batch]
     if any(entry["env_steps"] == env_steps for entry in past):  # not that of a shorter training, gone on with
-        return
+        return None
     display.compiling("the last evaluation")
     settings = plan.settings.evaluation
 
@@ -511,9 +547,9 @@ def absolute_metric(plan: Plan, batch: int, state: RunState, records: Records, d
 
     program = jax.jit(sharding.over_runs(play, plan.width))
     episodes = jax.device_get(program(state.best_policy, state.evaluation_key))
-    records.append_evaluation(
-        {"absolute": True, **evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)}
-    )
+    entry = evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)
+    records.append_evaluation({"absolute": True, **entry})
+    return entry["metrics"]
 
 
 def provenance(plan: Plan, programs: Programs, speed: Speed, seconds: float) -> None:

@@ -1,61 +1,221 @@
-"""A training's folder, opened again: its configuration, its algorithm, and the policies that it left behind."""
+"""A training's folder, opened again: its records as tables, its configuration, and the policies that it left behind.
+
+    runs = shoal.load("runs/mine")
+    runs.metrics.groupby("env_steps")["evaluation/episode_return"].mean().plot()
+    policy = runs.policy("best")
+
+Tables and configuration are read from the files alone, of a running, a stopped or a finished training: no environment
+is made and JAX is not imported. Policies need the algorithm, and make it when they are first asked for.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import io
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
+import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from envs.base import UserError
-from shoal import policies
-from shoal.algorithm import Algorithm, Params
-from shoal.records import EVALUATIONS
-from shoal.runner import make_plan
-from shoal.sweep import Runs
+from shoal.files import import_file
+from shoal.records import EVALUATIONS, METRICS, whole_lines
+
+if TYPE_CHECKING:
+    from shoal.algorithm import Algorithm, Params
+    from shoal.play import Episode
+    from shoal.runner import Plan
+
+NOT_SWEPT = ("mode", "num", "seed")  # the settings of a sweep that are no hyperparameters
 
 
 @dataclass(frozen=True)
-class Training:
-    """What a folder holds."""
+class Runs:
+    """What a folder holds. Tables are read when they are first used: load again to see what a training has added."""
 
     folder: Path
-    config: DictConfig
-    algorithm: Algorithm
-    runs: Runs
+    config: DictConfig  # config.yaml: runs.config.hypers.lr
+    file: Path | None = None  # the user's own algorithm file that made it
+
+    def __repr__(self) -> str:
+        return f"Runs({str(self.folder)!r}: {self.name} on {self.config.env.name}, {len(self)} runs)"
+
+    def __len__(self) -> int:
+        return int(self.config.seeds) * self._num_points
+
+    @property
+    def name(self) -> str:
+        """What reports call the algorithm."""
+        own = Path(self.config.file).name == self.config.recipe
+        return str(self.config.algorithm if own else self.config.recipe)
+
+    @property
+    def swept(self) -> list[str]:
+        """The names of the swept hyperparameters."""
+        sweep = self.config.get("sweep") or {}
+        return [str(name) for name, value in sweep.items() if name not in NOT_SWEPT and value is not None]
+
+    @property
+    def _num_points(self) -> int:
+        """Points of the sweep, told from its settings."""
+        if not self.swept:
+            return 1
+        sizes = [len(values) if isinstance(values, Sequence) else 1 for values in self._sweep_values]
+        mode = self.config.sweep.mode
+        return int(self.config.sweep.num if mode == "random" else sizes[0] if mode == "zip" else np.prod(sizes))
+
+    @property
+    def _sweep_values(self) -> list[Any]:
+        return [OmegaConf.to_container(self.config.sweep)[name] for name in self.swept]  # type: ignore[call-overload, index]
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """``metrics.csv``: a row per run and chunk. Empty if there is none yet."""
+        text = "".join(whole_lines(self.folder / METRICS))
+        if not text:
+            return pd.DataFrame({"run": [], "seed": [], "env_steps": []}, dtype=int)
+        table = pd.read_csv(io.StringIO(text))
+        for name in self.swept:  # as they were asked for: 0.001, not 0.00100000005
+            table[name] = [float(str(value)) for value in table[name].to_numpy(np.float32)]
+        floats = [name for name in table if name not in ("run", "seed", "env_steps", "diverged")]
+        return table.astype({"diverged": bool} | dict.fromkeys(floats, float))
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Which run is which: ``point`` of the sweep, ``seed`` and the swept values, indexed by ``run``."""
+        rows = self.metrics.drop_duplicates("run").set_index("run").sort_index()
+        rows.insert(0, "point", rows.index.to_numpy() // int(self.config.seeds))
+        return rows[["point", "seed", *(name for name in self.swept if name in rows)]]
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """A row per run, evaluation and episode: the run's row of ``table``, ``env_steps``, ``episode``, its metrics.
+
+        ``absolute`` marks the last evaluation with each run's best parameters, ten times as many episodes. The means
+        over episodes are in ``metrics`` too, as ``evaluation/<name>``.
+        """
+        parts = []
+        for entry in self._entries:
+            shape = np.shape(entry["metrics"]["episode_return"])  # [runs, episodes]
+            run, episode = np.meshgrid(entry["runs"], np.arange(shape[1]), indexing="ij")
+            columns = {"run": run.ravel(), "env_steps": entry["env_steps"], "absolute": "absolute" in entry}
+            columns |= {"episode": episode.ravel()}
+            columns |= {name: np.asarray(values, float).ravel() for name, values in entry["metrics"].items()}
+            parts.append(pd.DataFrame(columns))
+        if not parts:
+            return pd.DataFrame({"run": [], "env_steps": [], "episode": []}, dtype=int)
+        return self.table.reset_index().merge(pd.concat(parts, ignore_index=True), on="run")
+
+    @property
+    def marl_eval(self) -> dict[str, Any]:
+        """``evaluations.json``: marl-eval's layout of the same, written when a training ends or stops."""
+        path = self.folder / "evaluations.json"
+        if not path.exists():
+            raise _mistake(f"{path}: is written when a training ends; until then there is .evaluations")
+        return json.loads(path.read_text())
+
+    @property
+    def _entries(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in whole_lines(self.folder / EVALUATIONS)]
 
     @cached_property
     def best(self) -> int:
         """The run with the highest return of its absolute metric, or of its last evaluation."""
-        lines = (self.folder / EVALUATIONS).read_text().splitlines()
         last: dict[int, float] = {}
-        for entry in map(json.loads, lines):
+        for entry in self._entries:
             values = entry["metrics"]["episode_return"]
             last |= {run: float(np.nanmean(v)) for run, v in zip(entry["runs"], values, strict=True)}
+        if not last:
+            raise _mistake(f"{self.folder}: no evaluation there yet")
         return max(last, key=lambda run: (np.isfinite(last[run]), last[run]))
 
-    def policy(self, run: int, which: str = "best") -> Params:
-        """The ``best`` or ``last`` policy of a run, for ``algorithm.acting.act``."""
-        if not 0 <= run < len(self.runs):
-            raise UserError(f"run {run}: {self.folder} has runs 0 to {len(self.runs) - 1}")
-        key, hypers = jax.tree.map(lambda leaf: leaf[0], self.runs.select(np.array([run])))
+    @cached_property
+    def plan(self) -> Plan:
+        """The training itself, as the runner made it: its algorithm, its environment, the whole run axis."""
+        from shoal.config import complete
+        from shoal.runner import make_plan
+
+        module = self.module
+        return make_plan(module.make, module.Config, module.Hypers, complete(self.config), self.folder)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.plan.algorithm
+
+    def policy(self, run: int | str = "best", which: str = "best") -> Params:
+        """The ``best`` or ``last`` policy of a run (a number, or ``"best"``), for ``algorithm.acting.act``."""
+        import jax
+
+        from shoal import policies
+
+        number, runs = self.number(run), self.plan.runs
+        key, hypers = jax.tree.map(lambda leaf: leaf[0], runs.select(np.array([number])))
         like = jax.eval_shape(lambda: self.algorithm.policy(self.algorithm.init(key, hypers)))
-        return policies.load(self.folder, like, run, which)
+        return policies.load(self.folder, like, number, which)
+
+    def play(self, run: int | str = "best", which: str = "best", seed: int = 0) -> Episode:
+        """One greedy episode of a policy; ``env.render(episode.states)`` draws it."""
+        from shoal.play import play
+
+        acting, policy = self.algorithm.acting, self.policy(run, which)
+
+        def act(memory, timestep, key):
+            return acting.act(policy, memory, timestep, key, True)
+
+        return play(self.algorithm.env, acting.initial_carry, act, seed)
+
+    def number(self, run: int | str) -> int:
+        """The number of a run, which may be called ``"best"``."""
+        number = self.best if run == "best" else run
+        if isinstance(number, str) or not 0 <= number < len(self):
+            raise _mistake(f"run {run}: {self.folder} has runs 0 to {len(self) - 1}")
+        return int(number)
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The algorithm file. Nothing that the folder holds is run: a user's own file is named, or imported by name."""
+        if self.file is not None:
+            module = import_file(self.file)
+            if hasattr(module, "make"):
+                return module
+        recipe = self.config.recipe
+        if self.file is None and Path(self.config.file).name != recipe:
+            found = sys.modules.get(recipe) or (importlib.util.find_spec(recipe) and importlib.import_module(recipe))
+            if found and all(hasattr(found, name) for name in ("make", "Config", "Hypers")):
+                return found
+            raise _mistake(
+                f"{self.folder}: was made by {recipe}.py, which is not one of baselines; "
+                f'shoal.load(folder, file="path/to/{recipe}.py") finds it'
+            )
+        if not self.config.file:
+            raise _mistake(f"{self.file}: has no make, and {self.folder}/config.yaml names no file of baselines")
+        return importlib.import_module(f"baselines.{self.config.file.replace('/', '.')}")
 
 
-def load(folder: str | Path) -> Training:
-    """Open the folder that a training left behind."""
+def load(folder: str | Path, file: str | Path | None = None) -> Runs:
+    """Open the folder that a training left behind, or is still writing.
+
+    ``file`` is the user's own Python file that made it, or that registers its environment or network; only policies
+    need it, and not if it can be imported by its name.
+    """
     folder = Path(folder)
     path = folder / "config.yaml"
     if not path.exists():
-        raise UserError(f"{folder}: no config.yaml there; name the folder that a training left behind")
+        raise _mistake(f"{folder}: no config.yaml there; name the folder that a training left behind")
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
-    module = importlib.import_module(f"baselines.{config.file.replace('/', '.')}")
-    plan = make_plan(module.make, module.Config, module.Hypers, config, folder)
-    return Training(folder, config, plan.algorithm, plan.runs)
+    return Runs(folder, config, None if file is None else Path(file))
+
+
+def _mistake(text: str) -> Exception:
+    from envs.base import UserError  # with it come all environments: not for reading tables
+
+    return UserError(text)

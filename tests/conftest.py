@@ -44,12 +44,12 @@ def train(monkeypatch, tmp_path):
     from baselines.ippo import ippo_ff_mpe
     from shoal.config import main
 
-    def call(*words: str, folder: Path | None = None, small: bool = True, module=ippo_ff_mpe) -> Path:
+    def call(*words: str, folder: Path | None = None, small: bool = True, module=ippo_ff_mpe, callbacks=()) -> Path:
         folder = folder or tmp_path / f"run_{len(list(tmp_path.iterdir()))}"
         place = [] if any(word.startswith(("resume=", "-m")) for word in words) else [f"run.dir={folder}"]
         script = Path(module.__file__)
         monkeypatch.setattr(sys, "argv", [str(script), *(SMALL if small else []), *words, *place])
-        main(module.make, module.Config, module.Hypers, recipe=script.stem)
+        main(module.make, module.Config, module.Hypers, recipe=script.stem, callbacks=callbacks)
         return folder
 
     return call

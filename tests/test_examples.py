@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import shoal
 from tests.conftest import ROOT, SMALL
 
 SIZES = [word for word in SMALL if not word.startswith("env")]
@@ -31,3 +32,20 @@ def test_attention_does_not_care_for_the_order_of_entities():
     shuffled = module.apply(params, table[:, ::-1].reshape(4, -1))
     np.testing.assert_allclose(module.apply(params, table.reshape(4, -1)), shuffled, rtol=1e-5, atol=1e-6)
     assert not np.allclose(shuffled, module.apply(params, 2 * table[:, ::-1].reshape(4, -1)))
+
+
+def test_a_callback_anneals_the_clip_range_and_another_stops(shell, tmp_path):
+    script = ROOT / "examples" / "anneal_clip.py"
+    words = [
+        *SIZES,
+        "env=matrix/climbing",
+        f"callbacks=[{script}:stop_when_it_stands_still]",
+        "chunks=8",
+        "hypers.lr=0",
+    ]
+    result = shell(script, *words, f"run.dir={tmp_path}")
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "callback stop_when_it_stands_still asked to stop" in result.stderr and "goes on" in result.stdout
+    table = shoal.load(tmp_path).metrics
+    clip = table[table.run == 0].sort_values("env_steps")["hypers/clip_eps"].to_numpy()
+    assert 6 <= len(clip) < 8 and (np.diff(clip) < 0).all()

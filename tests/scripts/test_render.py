@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from shoal import runs
+import shoal
 
 SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "render.py"
 
@@ -18,8 +18,8 @@ def test_a_trained_policy_is_animated(train, shell, tmp_path):
     assert "vmas/simple, run " in done.stdout and "random actions" in done.stdout
     with Image.open(tmp_path / "both.gif") as image:
         assert image.size == (80, 40)
-    training = runs.load(folder)
-    assert training.best in (0, 1) and len(training.runs) == 2
+    training = shoal.load(folder)
+    assert training.best in (0, 1) and len(training) == 2
     refused = shell(SCRIPT, str(folder), "--run", "7")
     assert refused.returncode != 0 and "run 7" in refused.stderr and "Traceback" not in refused.stderr
 

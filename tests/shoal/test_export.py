@@ -572,7 +572,7 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
         ([str(folder), "which=first"], "error: which=first: must be one of best, last"),
         ([str(folder), "jax=yes"], "error: jax=yes: must be true or false"),
         ([str(folder), "ran=1"], "error: ran=1: no such word; these are run, which, out, jax, import"),
-        ([str(folder), "import=no.py"], "error: import=no.py: no such Python file"),
+        ([str(folder), "import=no.py"], "error: no.py: no such Python file"),
         ([str(out)], f"error: {out}: no config.yaml there; name the folder that a training left behind"),
     ):
         assert call(*words) == line + "\n"
@@ -583,7 +583,7 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
     config.write_text(text.replace("name: matrix/hidden", "name: my/env"))
     assert "env=my/env: not known here; import the file that registers it" in call(str(folder))
     config.write_text(text.replace("file: ippo/ippo_ff_mpe", "file: ''"))
-    assert "was not made by a file of baselines; open it in Python" in call(str(folder))
+    assert "was made by ippo_ff_mpe.py, which is not one of baselines" in call(str(folder))
     config.write_text(text)
     (folder / "policies.safetensors").unlink()
     assert "no policies.safetensors there, which a training writes at its end" in call(str(folder))
