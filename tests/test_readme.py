@@ -55,7 +55,8 @@ def run(words: list[str], folder) -> str:
 def folder(tmp_path_factory):
     """An empty folder from which the commands find the project as from its root."""
     folder = tmp_path_factory.mktemp("readme")
-    (folder / "baselines").symlink_to(ROOT / "baselines")
+    for name in ("baselines", "examples"):
+        (folder / name).symlink_to(ROOT / name)
     return folder
 
 
