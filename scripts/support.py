@@ -19,6 +19,7 @@ import envs
 from envs.base import Continuous, Discrete, Env, UserError
 from shoal.algorithm import make_train
 from shoal.models import Model
+from shoal.runner import RUN_ONCE
 
 ROOT = Path(__file__).parent.parent
 FILES = (
@@ -39,6 +40,8 @@ TASKS: tuple[tuple[str, dict], ...] = (
     ("mpe/simple_world_comm", {"multi_discrete": True}),
     ("jaxmarl_mpe/simple_crypto", {}),
     ("matrix/hidden", {}),
+    ("vmas/navigation", {}),
+    ("vmas/navigation", {"continuous": False}),
     ("smax/3m", {}),
     ("smax/smacv2_5_units", {}),
     ("jaxmarl_smax/3m", {}),
@@ -73,7 +76,8 @@ def trains(module: ModuleType, env: Env) -> str:
     sizes = {name: value for name, value in wanted.items() if name in fields}
     try:
         config = dataclasses.replace(base, **small, **sizes)
-        state, metrics = jax.jit(make_train(module.make(config, env)))(jax.random.PRNGKey(0), module.Hypers())
+        arguments = (jax.random.PRNGKey(0), module.Hypers())
+        state, metrics = jax.jit(make_train(module.make(config, env))).lower(*arguments).compile(RUN_ONCE)(*arguments)
     except UserError as error:
         return f"no: {str(error).split(';')[0].split(': ', 1)[1]}"
     finite = [np.isfinite(x).all() for x in jax.tree.leaves((state.params, metrics["loss"]))]
