@@ -215,6 +215,11 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> optax.OptState:
+    """Adam's moments before the first step, ``[P, ...]``."""
+    return jax.vmap(optimiser(hypers, hypers.lr).init)(params)
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, *net_keys = jax.random.split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
@@ -230,7 +235,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
-        opt_state=jax.vmap(optimiser(hypers, hypers.lr).init)(params),
+        opt_state=init_optimiser(params, hypers),
         obs_stats=normalisation.init(setup.env.obs_size),
         value_stats=normalisation.init_values(policies),
         env_state=env_state,
@@ -443,6 +448,8 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "ent_coef"),
     )
 
 

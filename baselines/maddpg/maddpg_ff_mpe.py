@@ -240,6 +240,11 @@ def by_policy(name: str, function: Any) -> Any:
     return jax.vmap(function) if name == "actor" else jax.vmap(jax.vmap(function))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    return {name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, actor_key, critic_key = jax.random.split(key, 4)
     config, env, policies = setup.config, setup.env, int(setup.policy_of.max()) + 1
@@ -254,7 +259,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     state = TrainState(
         params=params,
         target=params,
-        opt_state={name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
+        opt_state=init_optimiser(params, hypers),
         obs_stats=normalisation.init(env.obs_size),
         buffer=None,
         env_state=env_state,
@@ -517,6 +522,9 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=added,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "critic_lr"),
+        learning_rates={"lr": ("actor",), "critic_lr": ("critic",)},
     )
 
 

@@ -224,6 +224,12 @@ def each(name: str, function: Callable) -> Callable:
     return jax.vmap(jax.vmap(function)) if name == "q" else jax.vmap(function)
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    optimise = optimisers(hypers)
+    return {name: each(name, optimise[name].init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, actor_key, q_key = jax.random.split(key, 4)
     policies, agents, config = int(setup.policy_of.max()) + 1, setup.env.num_agents, setup.config
@@ -237,11 +243,10 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     if config.auto_alpha:
         params["log_alpha"] = jnp.full(setup.alpha_of.max() + 1, jnp.log(jnp.maximum(hypers.alpha, 1e-8)))
     env_state, timestep = setup.vec.reset(env_key)
-    optimise = optimisers(hypers)
     state = TrainState(
         params=params,
         target=params["q"],
-        opt_state={name: each(name, optimise[name].init)(part) for name, part in params.items()},
+        opt_state=init_optimiser(params, hypers),
         buffer=None,
         env_state=env_state,
         timestep=timestep.ahead,
@@ -433,6 +438,9 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "critic_lr", "alpha_lr"),
+        learning_rates={"lr": ("actor",), "critic_lr": ("q",), "alpha_lr": ("log_alpha",)},
     )
 
 

@@ -197,6 +197,11 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    return {name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, q_key, mixer_key = jax.random.split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
@@ -209,7 +214,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     state = TrainState(
         params=params,
         target=params,
-        opt_state={name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
+        opt_state=init_optimiser(params, hypers),
         buffer=None,
         env_state=env_state,
         timestep=timestep.ahead,
@@ -397,6 +402,7 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
     )
 
 
