@@ -41,6 +41,7 @@ SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies els
 GROUPS = ("env", "logger", "algorithm")  # what is chosen by a name
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
+SHARES = ("batch_share", "epoch_share", "learn_share")  # hypers that a switch turns on (shoal.shares)
 LOGGER_MODES = ("one", "per_seed")
 
 
@@ -182,7 +183,7 @@ def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
 def validate_fields(prefix: str, node: Any, schema: type) -> None:
     """:func:`validate` every field of a dataclass, given its values."""
     for field in dataclasses.fields(schema):
-        value = node[field.name] if isinstance(node, DictConfig | dict) else getattr(node, field.name)
+        value = node.get(field.name) if isinstance(node, DictConfig | dict) else getattr(node, field.name)
         validate(prefix, value, field)
 
 
@@ -190,6 +191,8 @@ def build(node: DictConfig, prefix: str, schema: type) -> Any:
     """The dataclass ``schema`` from its part of the composed configuration, validated."""
     values = {}
     for field in dataclasses.fields(schema):
+        if field.name not in node:  # a folder of before it was a setting
+            continue
         value = node[field.name]
         if isinstance(value, DictConfig):
             value = build(value, f"{prefix}{field.name}.", type(field.default_factory()))  # type: ignore[operator, misc]
@@ -214,6 +217,11 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
             validate("", value, field)
     sweep = cfg.sweep
     validate_fields("sweep.", sweep, sweep_schema(hypers_type))
+    for name in SHARES:
+        used = name in cfg.hypers and (cfg.hypers[name] != 1 or sweep.get(name) is not None)
+        if used and not cfg.algo.get("elastic_batches"):
+            where = "hypers" if sweep.get(name) is None else "sweep"
+            raise UserError(f"{where}.{name}={cfg[where][name]}: counts only with algo.elastic_batches=true")
 
 
 def complete(saved: DictConfig) -> DictConfig:
