@@ -43,6 +43,7 @@ GROUPS = ("env", "logger", "algorithm", "evolve")  # what is chosen by a name
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 RECIPE_FLAGS = {"--config-name": "name", "-cn": "name", "--config-dir": "dir", "-cd": "dir"}
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
+SHARES = ("batch_share", "epoch_share", "learn_share")  # hypers that a switch turns on (shoal.shares)
 LOGGER_MODES = ("one", "per_seed")
 
 
@@ -194,7 +195,7 @@ def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
 def validate_fields(prefix: str, node: Any, schema: type) -> None:
     """:func:`validate` every field of a dataclass, given its values."""
     for field in dataclasses.fields(schema):
-        value = node[field.name] if isinstance(node, DictConfig | dict) else getattr(node, field.name)
+        value = node.get(field.name) if isinstance(node, DictConfig | dict) else getattr(node, field.name)
         validate(prefix, value, field)
 
 
@@ -202,6 +203,8 @@ def build(node: DictConfig, prefix: str, schema: type) -> Any:
     """The dataclass ``schema`` from its part of the composed configuration, validated."""
     values = {}
     for field in dataclasses.fields(schema):
+        if field.name not in node:  # a folder of before it was a setting
+            continue
         value = node[field.name]
         schema_of = type(field.default_factory()) if callable(field.default_factory) else type(None)
         if isinstance(value, DictConfig) and dataclasses.is_dataclass(schema_of):
@@ -227,10 +230,20 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
             validate("", value, field)
     sweep = cfg.sweep
     validate_fields("sweep.", sweep, sweep_schema(hypers_type))
-    build(cfg.evolve, "evolve.", _schemes()[cfg.evolve.scheme])
+    scheme = _schemes().get(cfg.evolve.scheme)
+    if scheme is None or not {field.name for field in dataclasses.fields(scheme)} >= set(cfg.evolve):
+        raise UserError(f"evolve.scheme={cfg.evolve.scheme}: is chosen by evolve={cfg.evolve.scheme}")
+    build(cfg.evolve, "evolve.", scheme)
     if cfg.evolve.scheme == "none" and cfg.population is not None:
         others = ", ".join(name for name in _schemes() if name != "none")
         raise UserError(f"population={cfg.population}: needs evolution; evolve is one of {others}")
+    for name in SHARES:
+        evolving = name in (cfg.evolve.get("hypers") or ())
+        used = name in cfg.hypers and (cfg.hypers[name] != 1 or sweep.get(name) is not None or evolving)
+        if used and not cfg.algo.get("elastic_batches"):
+            where = "evolve.hypers" if evolving else "hypers" if sweep.get(name) is None else "sweep"
+            value = "" if evolving else f"={cfg[where][name]}"
+            raise UserError(f"{where}.{name}{value}: counts only with algo.elastic_batches=true")
 
 
 def complete(saved: DictConfig) -> DictConfig:

@@ -208,6 +208,9 @@ def _check_elastic(where: str, model: Model) -> None:
         if model.mutable_activation:
             raise UserError(f"{where}.mutable_activation=true: needs {where}.elastic=true")
         return
+    if model.mutable_activation and model.network in memory.MEMORIES and model.after:
+        after = list(model.after)
+        raise UserError(f"{where}.mutable_activation=true: not with layers behind the memory, {where}.after={after}")
     if model.reads != "mlp":
         raise UserError(f"{where}.elastic=true: {model.reads} has no masks; use mlp")
     if not model.widths or max(model.widths) > model.max_width:

@@ -36,7 +36,7 @@ from shoal import callbacks as user_callbacks
 from shoal import checkpoint, elastic, generations, lineage, loggers, policies, report, schemes, sharding, sweep
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
 from shoal.callbacks import Hooks
-from shoal.config import build, check_settings, complete
+from shoal.config import SHARES, build, check_settings, complete
 from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
@@ -197,6 +197,9 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
             )
     params = jax.eval_shape(lambda: algorithm.init(jax.random.PRNGKey(0), hypers)).params
     flags = (elastic.has(params), elastic.has_activation(params))
+    if cfg.algo.get("elastic_batches"):
+        shares = tuple(name for name in SHARES if hasattr(hypers, name))
+        algorithm = dataclasses.replace(algorithm, evolving=algorithm.evolving + shares)
     rules = schemes.make_rules(schemes.parse(cfg.evolve), cfg.population, algorithm, hypers, *flags)
     members = rules.population
     if (cfg.runs_per_batch or members) % members:
