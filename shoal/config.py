@@ -231,7 +231,8 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
     sweep = cfg.sweep
     validate_fields("sweep.", sweep, sweep_schema(hypers_type))
     scheme = _schemes().get(cfg.evolve.scheme)
-    if scheme is None or not {field.name for field in dataclasses.fields(scheme)} >= set(cfg.evolve):
+    names = {field.name for field in dataclasses.fields(scheme)} if scheme else set()
+    if scheme is None or not names >= set(cfg.evolve) or ("rounds" in names) != ("rounds" in cfg.evolve):
         raise UserError(f"evolve.scheme={cfg.evolve.scheme}: is chosen by evolve={cfg.evolve.scheme}")
     build(cfg.evolve, "evolve.", scheme)
     if cfg.evolve.scheme == "none" and cfg.population is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from shoal.generations import Round
     from shoal.runner import Plan
+    from shoal.schemes import Rules
 
 WINNER, PICTURE = "winner.yaml", "lineage.png"
 ABOUT = ("run", "population", "env_steps", "round", "member", "parent", "mutation", "changed")
@@ -36,12 +37,12 @@ def members_of(config: Mapping[str, Any]) -> int:
     return 1 if scheme == "none" else int(config["population"])
 
 
-def rows(told: Round, runs: np.ndarray, members: int, number: int, env_steps: int) -> list[dict[str, str]]:
+def rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: int) -> list[dict[str, str]]:
     """The rows of ``lineage.csv`` for one round, the ``number``-th; ``told`` is on the host."""
     from shoal.elastic import ACTIVATION_NAMES
     from shoal.evolve import Kind
 
-    names = list(told.hypers)
+    names, members = list(rules.ranges), rules.population  # a program's results are sorted, ranges are not
     lines = []
     for position, run in enumerate(runs):
         parent, changed = int(told.parent[position]), int(told.changed[position])
@@ -55,7 +56,7 @@ def rows(told: Round, runs: np.ndarray, members: int, number: int, env_steps: in
             "mutation": Kind(int(told.kind[position])).name.lower(),
             "changed": names[changed] if changed >= 0 else "",
         }
-        line |= {name: figure(np.float32(values[position])) for name, values in told.hypers.items()}
+        line |= {name: figure(np.float32(told.hypers[name][position])) for name in names}
         for name, values in told.architecture.items():
             value = int(values[position])
             line[name] = ACTIVATION_NAMES[value] if name.endswith("/activation") else str(value)

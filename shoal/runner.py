@@ -536,7 +536,7 @@ def train_batch(
             if isinstance(shown, generations.Round):
                 assert plan.rules is not None
                 generation = (chunk - 1) * plan.rounds_per_chunk + number - 1
-                records.append_lineage(lineage.rows(shown, runs, plan.rules.population, generation, env_steps))
+                records.append_lineage(lineage.rows(shown, runs, plan.rules, generation, env_steps))
                 hooks.hypers |= {name: values[: len(runs)] for name, values in shown.hypers.items()}
             else:
                 rows = [row | hooks.columns(position) for position, row in enumerate(rows)]

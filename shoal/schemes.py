@@ -71,7 +71,7 @@ class Evolution:
     rounds: int = setting(20, low=1)  # that make up the training; each ends with an evaluation, which is the fitness
     every: int = setting(1, low=1)  # rounds between two selections
     start: str = setting("random", choices=STARTS)  # members' first values: the recipe's, or drawn (but for one member)
-    hypers: Any = dataclasses.field(default_factory=dict)  # what evolves: {lr: {min: 1e-5, max: 1e-2, log: true}, ...}
+    hypers: Any = setting(None)  # what evolves: {lr: {min: 1e-5, max: 1e-2, log: true}, ...}; none for the usual
 
 
 @dataclass
@@ -220,14 +220,14 @@ def make_ranges(given: Any, hypers: Hypers, usual: Sequence[str]) -> dict[str, R
     """
     given = OmegaConf.to_container(given) if OmegaConf.is_config(given) else given
     fields = {field.name: field for field in dataclasses.fields(hypers)}
+    if given is None:  # a recipe that has switched one of the usual ones off (0) keeps it off
+        given = [name for name in usual if getattr(hypers, name) > 0]
     if isinstance(given, str):
         given = [given]
     if isinstance(given, list | tuple):
         given = dict.fromkeys(given)
     if not isinstance(given, Mapping):
         raise UserError(f"evolve.hypers={given}: must be names, or ranges: {{lr: {{min: 1e-5, max: 1e-2, log: true}}}}")
-    if not given:  # a recipe that has switched one of the usual ones off (0) keeps it off
-        given = {name: None for name in usual if getattr(hypers, name) > 0}
     ranges = {}
     for name, value in given.items():
         if name not in fields:

@@ -348,7 +348,7 @@ def test_runs_that_fill_up_the_devices_do_not_evolve():
 
 def test_ranges_around_the_recipe_s_values_and_as_they_are_said():
     base = Hypers(lr=1e-3, critic_lr=0.0, ent_coef=0.01, gamma=0.5)
-    assert make_ranges({}, base, ("lr", "critic_lr")) == {"lr": Range(1e-4, 1e-2, True)}  # what is off stays off
+    assert make_ranges(None, base, ("lr", "critic_lr")) == {"lr": Range(1e-4, 1e-2, True)}  # what is off stays off
     assert make_ranges(["gamma"], base, ()) == {"gamma": Range(0.05, 1.0, True)}  # never beyond what it may be
     given = {"lr": {"min": 1e-6, "max": 1e-2, "log": True}, "gamma": {"min": 0, "max": 1}}
     assert make_ranges(given, base, ()) == {"lr": Range(1e-6, 1e-2, True), "gamma": Range(0.0, 1.0, False)}
