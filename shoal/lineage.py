@@ -228,6 +228,8 @@ def draw(path: Path, table: pd.DataFrame, title: str) -> None:
     figure_.suptitle(f"{title}: population {first['population']}, in which member {first['member']} won", fontsize=11)
     bar = figure_.colorbar(plt.cm.ScalarMappable(shades, "viridis"), ax=figure_.axes, shrink=0.6, pad=0.01)
     bar.set_label("fitness")
+    for axes in figure_.axes[:-1]:
+        axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
     _save(figure_, path)
 
 
@@ -255,6 +257,7 @@ def _draw_tree(axes: Any, own: pd.DataFrame, line: pd.DataFrame, shades: Any, bo
                 text, (r, rank), xytext=(3, 5), textcoords="offset points", fontsize=7, color="#d62728", zorder=5
             )
     axes.invert_yaxis()
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="round", ylabel="rank in the population")
     axes.set_title("family tree; red: the winner's line and its mutations", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

@@ -411,7 +411,7 @@ def _tell_apart(trainings: Sequence[Training]) -> None:
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in tree.items():
-        if not prefix and name in SAME:
+        if not prefix and (name in SAME or value == {"scheme": "none"}):  # no evolution, as before there was any
             continue
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")
