@@ -89,16 +89,17 @@ def poisoned(params, value: float):
     return jax.tree_util.tree_map_with_path(poison, params)
 
 
-@pytest.mark.parametrize("layer_norm", [False, True], ids=["bare", "normed"])
-@pytest.mark.parametrize("memory", ["mlp", "gru", "lstm"])
-def test_a_masked_network_equals_a_plain_one(memory, layer_norm):
+@pytest.mark.parametrize(
+    ("memory", "layer_norm", "seeds"), [("mlp", False, 6), ("mlp", True, 4), ("gru", True, 2), ("lstm", False, 2)]
+)
+def test_a_masked_network_equals_a_plain_one(memory, layer_norm, seeds):
     """Values, and gradients; those of dead weights are zero, whatever they are."""
     model = dataclasses.replace(SMALL, network=memory, layer_norm=layer_norm, hidden=6)
     module, inputs = network(model)
     first = start(module, inputs)
     value_and_grad = jax.jit(jax.value_and_grad(partial(loss, module=module, inputs=inputs)))
     seen = set()
-    for seed in range(6):
+    for seed in range(seeds):
         params = grown(first, seed)
         plain, small = plain_of(module, params)
         value, grads = value_and_grad(params)
@@ -112,7 +113,9 @@ def test_a_masked_network_equals_a_plain_one(memory, layer_norm):
         assert worse == value
         jax.tree.map(np.testing.assert_array_equal, worse_grads, grads)
         seen.add((len(plain.model.widths), plain.model.activation))
-    assert {depth for depth, _ in seen} == {1, 2, 3} and {name for _, name in seen} == {"relu", "elu", "gelu"}
+    depths, activations = ({part[i] for part in seen} for i in range(2))
+    assert len(depths) > 1 and len(activations) > 1
+    assert memory != "mlp" or (depths == {1, 2, 3} and activations == {"relu", "elu", "gelu"})
 
 
 def test_width_48_of_64():
