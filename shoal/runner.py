@@ -42,7 +42,9 @@ from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
 from shoal.records import Records, write_atomically
 
-EVALUATION_STREAM = 0x65766C  # folded into a run's key: evaluation never shares random numbers with training
+EVALUATION_STREAM = (
+    0x65766C  # the first word of a run's key, zero otherwise: evaluation never shares random numbers with training
+)
 # When resuming; callbacks may be mended, or left out to go on after one that has stopped the training.
 FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "callbacks", "algo.total_steps")
 # The first states are computed once: there is nothing to gain from optimising that program.
@@ -79,7 +81,7 @@ class RunState(struct.PyTreeNode):
 def start(algorithm: Algorithm, key: chex.PRNGKey, hypers: Hypers) -> RunState:
     """The state of one run before its first update."""
     train = algorithm.init(key, hypers)
-    evaluation_key = jax.random.fold_in(key, EVALUATION_STREAM)
+    evaluation_key = key ^ jnp.array([EVALUATION_STREAM, 0], jnp.uint32)
     return RunState(train, algorithm.policy(train), jnp.float32(-jnp.inf), jnp.bool_(False), evaluation_key)
 
 
@@ -319,7 +321,9 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     shapes = sharding.shapes(traced.out_info, plan.width)
     state_size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
     check_memory(state_size, plan.width, settings)  # the least that it can be, known before anything is compiled
-    chunk_lowered = jax.jit(sharding.over_runs(chunk, plan.width), donate_argnums=0).lower(shapes, hypers)
+    chunk_lowered = jax.jit(sharding.over_runs(chunk, plan.width, in_place=True), donate_argnums=0).lower(
+        shapes, hypers
+    )
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         chunk_compiling = pool.submit(chunk_lowered.compile, RUN_LONG)
         start_compiled = traced.lower().compile(RUN_ONCE)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -49,13 +51,34 @@ def shapes(tree: Any, runs: int) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), tree)
 
 
-def over_runs(function: Callable, runs: int) -> Callable:
-    """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result."""
-    if jax.default_backend() == "cpu":
+def over_runs(function: Callable, runs: int, in_place: bool = False) -> Callable:
+    """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result.
+
+    ``in_place``: its first result takes the place of its first argument, which should be donated.
+    """
+    if jax.default_backend() != "cpu":
+        local = jax.vmap(function)
+    elif in_place:
+        local = partial(_one_by_one, function)
+    else:
 
         def local(*arguments):
             return jax.lax.map(lambda one: function(*one), arguments)
-    else:
-        local = jax.vmap(function)
+
     mesh = run_mesh(runs)
     return jax.shard_map(local, mesh=mesh, in_specs=P("runs"), out_specs=P("runs"), check_vma=False)
+
+
+def _one_by_one(function: Callable, states: Any, *rest: Any) -> Any:
+    """``lax.map`` that writes each run's new state over its old one: half the memory, and less to compile."""
+
+    def step(states: Any, inputs: Any) -> Any:
+        run, rest = inputs
+        state, *others = function(
+            jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, run, keepdims=False), states), *rest
+        )
+        return jax.tree.map(lambda x, new: jax.lax.dynamic_update_index_in_dim(x, new, run, 0), states, state), others
+
+    runs = len(jax.tree.leaves(states)[0])
+    states, others = jax.lax.scan(step, states, (jnp.arange(runs), rest))
+    return states, *others
