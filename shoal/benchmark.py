@@ -415,7 +415,7 @@ def train(one: Planned, watch: Callable[[Tick], None] | None = None, stop: Any =
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
     seconds = time.perf_counter() - begin
-    if process.returncode:
+    if process.returncode not in (0, runner.GO_ON):
         return Outcome("failed", seconds, _why(process.returncode, cell.folder / LOG))
     return Outcome("finished" if ended(cell.folder, one.steps, one.batches) else "stopped", seconds)
 

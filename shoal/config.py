@@ -42,14 +42,25 @@ GROUPS = ("env", "logger", "algorithm")  # what is chosen by a name
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 LOGGER_MODES = ("one", "per_seed")
+MATMUL = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
 
 Choices = tuple[str, ...] | Callable[[], tuple[str, ...]]
 
 
-def setting(default: Any, *, low: float | None = None, high: float | None = None, choices: Choices = ()) -> Any:
-    """A field of a static configuration, and what it may be; a dataclass as ``default`` has fields of its own."""
-    metadata = {"low": low, "high": high, "choices": choices}
+def setting(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Choices = (),
+    words: tuple[str, ...] = (),
+) -> Any:
+    """A field of a static configuration, and what it may be; a dataclass as ``default`` has fields of its own.
+
+    ``words`` may stand in a number's place.
+    """
+    metadata = {"low": low, "high": high, "choices": choices, "words": words}
     if isinstance(default, tuple) or dataclasses.is_dataclass(default):  # OmegaConf reads lists into tuples
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -90,6 +101,21 @@ class Logger:
 
 
 @dataclasses.dataclass
+class Distributed:
+    coordinator: str = setting("auto")  # host:port of the first process; auto: what srun says; none: this one is alone
+    processes: int | None = setting(None, low=1)  # how many there are
+    process: int | None = setting(None, low=0)  # which one this is
+    timeout: int = setting(60, low=1)  # seconds until a process that has gone is missed
+    patience: int = setting(300, low=1)  # seconds to wait for all to come
+
+
+@dataclasses.dataclass
+class Precision:
+    activations: str = setting("float32", choices=("float32", "bfloat16"))  # what networks compute in
+    matmul: str = setting("default", choices=MATMUL)  # jax_default_matmul_precision
+
+
+@dataclasses.dataclass
 class Run:
     dir: str = setting("runs/${recipe}/${slug:${env.name}}/${now:%Y-%m-%d_%H-%M-%S}")  # the folder left behind
 
@@ -109,12 +135,15 @@ class Settings:
     seed: int = setting(0, low=0, high=2**31 - 1)  # the first seed
     total_steps: float = setting(1e6, low=1)  # environment steps of one run
     chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
-    runs_per_batch: int | None = setting(None, low=1)  # runs in memory at once; none for all
+    runs_per_batch: int | str | None = setting(None, low=1, words=("auto",))  # at once; none for all, auto to fit
+    devices: int | str = setting("all", low=1, words=("all",))  # that this process uses
+    distributed: Distributed = dataclasses.field(default_factory=Distributed)
+    precision: Precision = dataclasses.field(default_factory=Precision)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
     logger: Logger = dataclasses.field(default_factory=Logger)
     run: Run = dataclasses.field(default_factory=Run)
-    resume: str | None = setting(None)  # the folder of a training to go on with
+    resume: str | None = setting(None)  # the folder of a training to go on with; auto: run.dir, if it holds one
     callbacks: list[str] = dataclasses.field(default_factory=list)  # file.py:Name, package.module:Name
 
 
@@ -157,7 +186,7 @@ def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
 
 
 def _limits(field: dataclasses.Field) -> dict[str, Any]:
-    limits = {key: field.metadata.get(key) for key in ("low", "high")}
+    limits = {key: field.metadata.get(key) for key in ("low", "high")} | {"words": field.metadata.get("words", ())}
     choices = field.metadata.get("choices", ())
     return limits | {"choices": choices() if callable(choices) else choices}
 
@@ -168,6 +197,8 @@ def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
     name = f"{prefix}{field.name}"
     if limits["choices"] and value not in limits["choices"]:
         raise UserError(f"{name}={value}: must be one of {', '.join(limits['choices'])}")
+    if limits["words"] and isinstance(value, str) and value not in limits["words"]:
+        raise UserError(f"{name}={value}: must be a whole number or {' or '.join(limits['words'])}")
     for number in value if isinstance(value, list | tuple) else [value]:
         if isinstance(number, float) and not math.isfinite(number):
             raise UserError(f"{name}={number}: must be a finite number")
@@ -369,6 +400,8 @@ def main(
             runner.run(make, config_type, hypers_type, cfg, folder, overrides, callbacks)
         except UserError as error:
             fail(error)
+        except runner.Stopped:
+            sys.exit(runner.GO_ON)
 
     try:
         _register_schema(config_type, hypers_type, name=script.stem)
