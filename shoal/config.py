@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import importlib.util
 import math
 import os
 import sys
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
-GROUPS = ("env", "logger", "algorithm")  # what is chosen by a name
+GROUPS = ("env", "logger", "algorithm", "launcher")  # what is chosen by a name
+LAUNCHERS = ("slurm", "local")  # config/launcher
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 LOGGER_MODES = ("one", "per_seed")
@@ -285,6 +287,8 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
             raise UserError(f"{word}: cannot be read; write name=value, lists as [a,b]") from error
         _check_key(override.key_or_group, known, hypers_type)
         checked.append(word)
+        if override.key_or_group == "launcher" and not {"-m", "--multirun", "--cfg", "-c"} & set(flags):
+            raise UserError(f"{word}: launches the jobs of a multirun (-m); without one, leave it out")
         if override.is_sweep_override():
             if not {"-m", "--multirun"} & set(flags):
                 raise UserError(f"{word}: several values of one setting need -m (Hydra's multirun)")
@@ -350,6 +354,11 @@ def _check_groups(words: list[str], file: str) -> None:
             envs.make(value)  # raises, with the nearest names
         if key == "logger" and value not in LOGGERS:
             raise UserError(f"logger={value}: must be one of {', '.join(LOGGERS)}")
+        if key == "launcher":
+            if value not in LAUNCHERS:
+                raise UserError(f"launcher={value}: must be one of {', '.join(LAUNCHERS)}")
+            if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+                raise UserError(f"launcher={value}: needs hydra-submitit-launcher; pip install -e '.[launchers]'")
 
 
 def _one_line(error: Exception, words: list[str] | None = None) -> str:
@@ -385,14 +394,13 @@ def main(
     """
     from shoal import runner, sharding
 
-    sharding.cores_as_devices()
-
     script = Path(sys.argv[0]).absolute()
     config_dir = CONFIG_DIR
     if script.with_suffix(".yaml").exists():
         recipe, config_dir = script.stem, str(script.parent)
 
     def job(cfg: DictConfig) -> None:
+        sharding.cores_as_devices()  # here: a launcher's job may be on another machine than this command
         try:
             multirun = HydraConfig.get().mode == RunMode.MULTIRUN
             folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None

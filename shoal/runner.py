@@ -295,7 +295,7 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
     saved = complete(loaded)
     for word in overrides:
         key = word.lstrip("+").split("=", 1)[0]
-        if key.startswith("hydra"):
+        if key.startswith(("hydra", "launcher")):
             continue
         value = OmegaConf.select(cfg, key)
         before = OmegaConf.select(saved, key)
