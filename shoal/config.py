@@ -392,7 +392,9 @@ def main(
     ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
     so that a copied file can have a recipe of its own. ``callbacks`` go before those of the command line.
     """
-    from shoal import runner, sharding
+    import jax
+
+    from shoal import hosts, runner, sharding
 
     script = Path(sys.argv[0]).absolute()
     config_dir = CONFIG_DIR
@@ -410,6 +412,10 @@ def main(
             fail(error)
         except runner.Stopped:
             sys.exit(runner.GO_ON)
+        except jax.errors.JaxRuntimeError as error:
+            if hosts.count() == 1:
+                raise
+            hosts.give_up(error)
 
     try:
         _register_schema(config_type, hypers_type, name=script.stem)

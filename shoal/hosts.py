@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
 
 from envs.base import UserError
+
+LONGEST = 4096  # bytes of a text to agree on
+LOST = 3  # exit code
 
 
 class Place(NamedTuple):
@@ -124,6 +128,13 @@ def agree(tree: Any) -> Any:
     return multihost_utils.broadcast_one_to_all(tree)
 
 
+def agree_on(text: str) -> str:
+    """The first process's text: a folder with the time in its name is not the same in all."""
+    if count() == 1:
+        return text
+    return bytes(agree(np.frombuffer(text.encode().ljust(LONGEST), np.uint8))).decode().rstrip()
+
+
 def any_of(*flags: bool) -> list[bool]:
     """Each flag, as raised by any process."""
     if count() == 1:
@@ -145,6 +156,15 @@ def _all(numbers: np.ndarray) -> np.ndarray:
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(numbers)).reshape(count(), *numbers.shape)
+
+
+def give_up(error: Exception) -> NoReturn:
+    """End this process, at once and in one line, because another one has gone: JAX would wait for it to say goodbye."""
+    reason = str(error).splitlines()[0]
+    print(f"error: lost another process; the same command with resume=auto goes on ({reason})", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(LOST)
 
 
 def meet(where: str) -> None:

@@ -247,7 +247,7 @@ def run(
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
         named = [user_callbacks.find(word) for word in cfg.callbacks]
     else:
-        folder = folder or Path(cfg.run.dir)
+        folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
         if hosts.leads() and any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints")):
             raise UserError(f"run.dir={folder}: holds a training already; resume={folder} goes on with it")
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
@@ -273,7 +273,7 @@ def found_training(cfg: DictConfig, folder: Path | None, overrides: list[str]) -
         raise UserError(
             "resume=auto: needs run.dir=<folder>, the same every time; the default has the time in its name"
         )
-    folder = folder or Path(cfg.run.dir)
+    folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
     begun = bool(hosts.agree(np.int32((folder / "config.yaml").exists())))
     return str(folder) if begun else None
 
