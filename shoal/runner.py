@@ -172,6 +172,7 @@ class Plan:
 def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
     """Check a configuration against its environment and split its training into chunks."""
     check_settings(cfg, config_type, hypers_type)
+    set_precision(cfg.precision)
     kwargs = OmegaConf.to_container(cfg.env.kwargs, resolve=True)
     assert isinstance(kwargs, dict)
     try:
@@ -237,7 +238,6 @@ def run(
     """
     enable_compilation_cache()
     hosts.join(cfg.distributed)
-    set_precision(cfg.precision)
     given = [user_callbacks.made(callback) for callback in callbacks]
     if cfg.resume == "auto":
         cfg.resume = found_training(cfg, folder, overrides)
@@ -248,7 +248,8 @@ def run(
         named = [user_callbacks.find(word) for word in cfg.callbacks]
     else:
         folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
-        if hosts.leads() and any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints")):
+        taken = any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints"))
+        if hosts.agree(np.int32(taken)):
             raise UserError(f"run.dir={folder}: holds a training already; resume={folder} goes on with it")
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
         named = [user_callbacks.find(word) for word in cfg.callbacks]

@@ -88,11 +88,6 @@ def padded(runs: int) -> int:
     return -(-runs // devices) * devices
 
 
-def local_runs(runs: int) -> int:
-    """How many of ``runs`` (padded) runs one process holds, of those that share their environments a part of each."""
-    return -(-runs // jax.process_count())
-
-
 def _spread(tree: Any, runs: int) -> Any:
     """The sharding of every leaf."""
     mesh = run_mesh(runs)
