@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.hashing import hashed
+from shoal import networks
 from shoal.networks import Dense
 from shoal.returns import mean_by
 
@@ -82,9 +83,7 @@ class Mixing:
         if self.kind == "vdn":
             return jnp.stack([team.sum(-1) for team in teams], axis=-1)
         mixers = [jax.tree.map(lambda p, m=m: p[m], params["mixer"]) for m in range(len(teams))]
-        mixed: list[Any] = [
-            self.module.apply({"params": p}, team, state) for p, team in zip(mixers, teams, strict=True)
-        ]
+        mixed: list[Any] = [networks.apply(self.module, p, team, state) for p, team in zip(mixers, teams, strict=True)]
         return jnp.stack(mixed, axis=-1)
 
     def reward(self, reward: chex.Array) -> chex.Array:

@@ -149,6 +149,27 @@ def init_policies(module: nn.Module, key: chex.PRNGKey, policies: int, *inputs: 
     return jax.vmap(lambda k: module.init(k, *inputs)["params"])(jax.random.split(hashed(key), policies))
 
 
+_compute = "float32"
+
+
+def compute_in(dtype: str) -> None:
+    """What networks compute in from now on, ``float32`` or ``bfloat16``; parameters and losses stay float32."""
+    global _compute
+    _compute = dtype
+
+
+def apply(module: nn.Module, params: Any, *inputs: Any) -> Any:
+    """``module.apply`` in the precision of :func:`compute_in`; what it gives is float32."""
+    if _compute == "float32":
+        return module.apply({"params": params}, *inputs)
+
+    def cast(tree: Any, old: Any, new: Any) -> Any:
+        return jax.tree.map(lambda x: x.astype(new) if x.dtype == old else x, tree)
+
+    params, inputs = cast((params, inputs), jnp.float32, _compute)
+    return cast(module.apply({"params": params}, *inputs), _compute, jnp.float32)
+
+
 def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, *inputs: Any) -> Any:
     """Apply each agent's own parameters; ``params`` has a leading policy axis.
 
@@ -156,15 +177,15 @@ def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, *input
     agents see each other: it gets all of them under each parameter set, and each agent keeps the row of its own.
     """
     if policy_of.max() == 0:
-        return module.apply({"params": jax.tree.map(lambda p: p[0], params)}, *inputs)
+        return apply(module, jax.tree.map(lambda p: p[0], params), *inputs)
     if getattr(module, "mixes", False):
-        by_policy = jax.vmap(lambda p: module.apply({"params": p}, *inputs))(params)
+        by_policy = jax.vmap(lambda p: apply(module, p, *inputs))(params)
         agents = np.arange(len(policy_of))
         return jax.tree.map(lambda y: jnp.moveaxis(jnp.moveaxis(y, -2, 1)[policy_of, agents], 0, -2), by_policy)
     per_agent = jax.tree.map(lambda p: p[policy_of], params)
     # Agents lead inside, so that each one's rows are contiguous for its matrix product.
     leading = jax.tree.map(lambda x: jnp.moveaxis(x, -2, 0), inputs)
-    by_agent = jax.vmap(lambda p, rows: module.apply({"params": p}, *rows))(per_agent, leading)
+    by_agent = jax.vmap(lambda p, rows: apply(module, p, *rows))(per_agent, leading)
     return jax.tree.map(lambda y: jnp.moveaxis(y, 0, -2), by_agent)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.hashing import hashed, mix
+from shoal.sharding import share_rows
 
 ROUNDS = 4
 
@@ -34,7 +35,7 @@ def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
     if rows * columns != size:
         outside = lambda x: x >= size  # noqa: E731
         index = jax.lax.while_loop(lambda x: outside(x).any(), lambda x: jnp.where(outside(x), scramble(x), x), index)
-    return index.astype(jnp.int32)
+    return share_rows(index.astype(jnp.int32))
 
 
 def _grid(size: int) -> tuple[int, int]:
