@@ -103,7 +103,7 @@ def train_rounds(
     evolve.
     """
     width = len(state.fitness)
-    train = sharding.over_runs(partial(train_slot, train_round=train_round, rules=rules), width)
+    train = sharding.over_runs(partial(train_slot, train_round=train_round, rules=rules), width, in_place=True)
 
     def one_round(state: Evolving, _: None) -> tuple[Evolving, Round]:
         number = state.round[0]

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from envs.base import select
+from shoal.algorithm import Metrics
+from shoal.metrics import Table
 
 
 class Part(struct.PyTreeNode):
@@ -47,8 +49,12 @@ class Part(struct.PyTreeNode):
 
         return jax.lax.scan(body, carry, (self.steps, xs))
 
-    def mean(self, metrics: Any) -> Any:
+    def mean(self, metrics: Table | Metrics) -> Metrics:
         """The means of ``[S, ...]`` over the steps that count; zero if there are none."""
+        if isinstance(metrics, Table):
+            if self.steps is None:
+                return metrics.mean().columns()
+            metrics = metrics.columns()
         if self.steps is None:
             return jax.tree.map(jnp.mean, metrics)
         count = jnp.maximum(self.steps.sum(), 1)
