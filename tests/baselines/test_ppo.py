@@ -392,6 +392,11 @@ def test_teams_have_metrics_of_their_own(name):
     assert not np.allclose(of_training["episode_return/red"], of_training["episode_return/blue"])
 
 
+def with_value_stats(prepared):
+    """The state with statistics of returns, which it has not without ``normalise_values``."""
+    return prepared.state.replace(value_stats=normalisation.init_values(int(prepared.setup.policy_of.max()) + 1))
+
+
 # What a shared torso is.
 
 SHARED = {
@@ -416,7 +421,7 @@ def test_a_shared_torso_is_one_with_two_heads(name):
         dataclasses.replace(prepared.setup, config=dataclasses.replace(prepared.setup.config, **changes))
         for changes in ({"normalise_values": "popart"}, {"normalise_advantages": False})
     )
-    state, scaled = prepared.module.scale_values(prepared.state, batch, popart)
+    state, scaled = prepared.module.scale_values(with_value_stats(prepared), batch, popart)
 
     @jax.jit
     def results(batch):
@@ -459,7 +464,8 @@ def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
     config = dataclasses.replace(prepared.setup.config, normalise_values=kind)
     setup = dataclasses.replace(prepared.setup, config=config)
     loud = prepared.batch.replace(target=40.0 + 30.0 * prepared.batch.target)
-    state, batch = prepared.module.scale_values(prepared.state, loud, setup)
+    before_scaling = with_value_stats(prepared)
+    state, batch = prepared.module.scale_values(before_scaling, loud, setup)
     target = np.asarray(batch.target)[np.asarray(batch.alive)]
     close([target.mean(), target.std()], [0.0, 1.0], atol=1e-3)
 
@@ -469,7 +475,7 @@ def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
         own = value(setup, state.params, state.obs_stats, x, memory)[1]
         return own, normalisation.to_reward_units(state.value_stats, own, setup.policy_of)
 
-    (own_before, before), (own_after, after) = values(prepared.state), values(state)
+    (own_before, before), (own_after, after) = values(before_scaling), values(state)
     if kind == "popart":
         close(before, after, rtol=1e-4, atol=1e-3)
         close(own_after.reshape(batch.value.shape), batch.value, rtol=1e-4, atol=1e-4)  # which the loss clips around
