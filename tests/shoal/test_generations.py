@@ -109,11 +109,13 @@ def test_one_program_in_batches_of_populations_is_the_same_evolution(folder, tra
         np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_a_stopped_evolution_resumes_to_the_bit(folder, train):
-    def stop(context):
-        if context.chunk == 2:
-            context.stop()
+def stop(context) -> None:
+    """A callback that ends a training half-way."""
+    if context.chunk == 2:
+        context.stop()
 
+
+def test_a_stopped_evolution_resumes_to_the_bit(folder, train):
     stopped = train(*TOURNAMENT, callbacks=[stop])
     assert len(shoal.load(stopped).lineage) == 2 * 2 * 4
     with (stopped / "lineage.csv").open("a") as file:  # as a killed process may leave it
@@ -145,7 +147,11 @@ def test_the_winner_is_a_recipe(folder, train, monkeypatch):
 
 
 def test_halving_hands_slots_to_fresh_draws(train):
-    table = shoal.load(train("evolve=halving", *EVOLUTION, "evolve.reduction=2")).lineage
+    words = ["evolve=halving", *EVOLUTION, "evolve.reduction=2"]
+    whole, stopped = train(*words), train(*words, callbacks=[stop])
+    train(f"resume={stopped}", small=False)  # with the scores of the rungs
+    assert (whole / "lineage.csv").read_bytes() == (stopped / "lineage.csv").read_bytes()
+    table = shoal.load(whole).lineage
     fresh = table[table.mutation == "fresh"]
     assert set(table.mutation) == {"start", "kept", "fresh"}
     assert fresh.parent.isna().all()
