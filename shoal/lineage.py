@@ -253,10 +253,9 @@ def _draw_tree(axes: Any, own: pd.DataFrame, line: pd.DataFrame, shades: Any, bo
     for r, rank, kind, changed in zip(line["round"], ranks, line["mutation"], line["changed"], strict=True):
         if kind not in ("start", "kept", "none", "elite") and not crowded:
             text = changed or kind
-            axes.annotate(
-                text, (r, rank), xytext=(3, 5), textcoords="offset points", fontsize=7, color="#d62728", zorder=5
-            )
-    axes.invert_yaxis()
+            style = {"fontsize": 7, "color": "#d62728", "rotation": 35, "zorder": 5}
+            axes.annotate(text, (r, rank), xytext=(2, 4), textcoords="offset points", **style)
+    axes.set_ylim(own["rank"].max() + 0.5, 0.25)
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="round", ylabel="rank in the population")
     axes.set_title("family tree; red: the winner's line and its mutations", fontsize=10)
