@@ -49,10 +49,11 @@ class Part(struct.PyTreeNode):
 
     def mean(self, metrics: Any) -> Any:
         """The means of ``[S, ...]`` over the steps that count; zero if there are none."""
-        if self.steps is None:
+        steps = self.steps
+        if steps is None:
             return jax.tree.map(jnp.mean, metrics)
-        count = jnp.maximum(self.steps.sum(), 1)
-        return jax.tree.map(lambda x: (self.steps * x.reshape(len(x), -1).mean(axis=1)).sum() / count, metrics)
+        count = jnp.maximum(steps.sum(), 1)
+        return jax.tree.map(lambda x: (steps * x.reshape(len(x), -1).mean(axis=1)).sum() / count, metrics)
 
     def ready(self, ready: chex.Array) -> chex.Array:
         """Whether any step of those that are ``ready`` counts."""
