@@ -154,7 +154,7 @@ def draw_curves(path: Path, entries: Sequence[dict[str, Any]], members: int, tit
         if not len(values):
             continue
         axes.plot(steps, values.T, color=colour, linewidth=0.6, alpha=0.5)
-        axes.plot(steps, iqm(values), color=colour, linewidth=2, label=f"{name} ({len(values)} of {members})")
+        axes.plot(steps, iqm(values), color=colour, linewidth=2, label=name)
         if len(values) > 1:
             axes.fill_between(steps, *bootstrap(values), color=colour, alpha=0.2, linewidth=0)
     axes.set(xlabel="environment steps of a member", ylabel="episode return (greedy evaluation)", title=title)
@@ -162,7 +162,7 @@ def draw_curves(path: Path, entries: Sequence[dict[str, Any]], members: int, tit
     axes.spines[["top", "right"]].set_visible(False)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
     axes.legend(frameon=False, fontsize=8, loc="lower right")
-    note = "IQM over populations, 95 % bootstrap interval; thin: each population"
+    note = f"IQM over {len(returns)} populations of {members} members, 95 % bootstrap interval; thin: each population"
     axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
     _save(figure_, path)
 

@@ -146,7 +146,11 @@ def test_factors_are_the_scheme_s_own():
 def test_noise_on_parameters_is_as_often_and_as_strong_as_said():
     params = {name: jnp.full((1, 100, 100), 2.0) for name in "abcd"} | {"bias": jnp.ones((1, 100))}
     keys = jax.random.split(jax.random.PRNGKey(0), 100)
-    new = jax.device_get(jax.jit(jax.vmap(lambda key: add_noise(key, params, Noise())))(keys))
+
+    def noisy(noise: Noise) -> Any:
+        return jax.device_get(jax.jit(jax.vmap(lambda key: add_noise(key, params, noise)))(keys))
+
+    new = noisy(Noise())
     assert (new["bias"] == 1.0).all()
     matrices = np.stack([new[name] for name in "abcd"], axis=1)[:, :, 0]  # [keys, 4, 100, 100]
     touched = (matrices != 2.0).any(axis=(-1, -2))
@@ -161,10 +165,10 @@ def test_noise_on_parameters_is_as_often_and_as_strong_as_said():
     far = changed[np.abs(changed) > 5.0]
     np.testing.assert_allclose(len(far) / len(changed), 0.05 * 0.805, rtol=0.05)  # of N(2, 20), outside of 5
     np.testing.assert_allclose(len(near) / len(changed), 0.9 + 0.05 * 0.157 + 0.05 * 0.04, rtol=0.01)
-    quiet = jax.vmap(lambda key: add_noise(key, params, Noise(share=0.0)))(keys)
+    quiet = noisy(Noise(share=0.0))
     assert all((quiet[name] == params[name]).all() for name in params)
-    tight = jax.vmap(lambda key: add_noise(key, params, Noise(share=1.0, limit=3.0)))(keys)
-    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tight)) == 3.0
+    tight = noisy(Noise(share=1.0, limit=3.0))
+    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tight)) == 3.0
 
 
 def test_parameters_mutate_in_the_policy_alone_and_the_optimisers_begin_anew():
@@ -330,10 +334,10 @@ def test_populations_never_mix(scheme):
     )
     fitness = jnp.where(poison, 1e6, 0.0) + jnp.arange(40) % 7
     keys = jax.random.split(jax.random.PRNGKey(0), 40)
-    new = select(keys, both, fitness, how, runs=40)
+    new = jax.jit(lambda *given: select(*given, how, runs=40))(keys, both, fitness)
     np.testing.assert_array_equal(new.inherited["obs_stats"], mark)
     np.testing.assert_array_equal(new.hypers.gamma, jnp.where(poison, 0.5, 0.9))
-    alone = evolve(keys[0], jax.tree.map(lambda x: x[:20], both), fitness[:20], how)
+    alone = jax.jit(lambda *given: evolve(*given, how))(keys[0], jax.tree.map(lambda x: x[:20], both), fitness[:20])
     for leaf, one in zip(jax.tree.leaves(new), jax.tree.leaves(alone), strict=True):
         np.testing.assert_array_equal(leaf[:20], one)
 
@@ -341,7 +345,8 @@ def test_populations_never_mix(scheme):
 def test_runs_that_fill_up_the_devices_do_not_evolve():
     how = rules(Tournament(), members=20)
     padded = population(23)
-    new = select(jax.random.split(jax.random.PRNGKey(0), 23), padded, jnp.arange(23.0), how, runs=20)
+    keys = jax.random.split(jax.random.PRNGKey(0), 23)
+    new = jax.jit(lambda *given: select(*given, how, runs=20))(keys, padded, jnp.arange(23.0))
     assert (new.parent[:20] < 20).all()
     np.testing.assert_array_equal(new.inherited["obs_stats"][20:], padded.inherited["obs_stats"][20:])
 
