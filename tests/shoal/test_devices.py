@@ -126,7 +126,7 @@ def test_two_processes_are_stopped_and_killed_and_are_as_one(train, tmp_path):
     left = newest(folder)
     both = pair(folder, *words)
     said = [end(process) for process in both]
-    assert "memory for" in said[0] and "memory for" not in said[1]
+    assert ["3 runs on 2 devices: 1 more train along" in text for text in said] == [True, False]  # one of them tells
     assert left < 32
     alone = train(*words, "devices=1", small=False)
     for name in ("metrics.csv", "evaluations.json"):
@@ -244,8 +244,13 @@ def test_as_few_batches_as_fit_of_about_equal_size(runs, available, batch):
 
 
 def test_runs_per_batch_auto_fits_the_memory(train, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(runner, "WORTH_SAYING", 0)
     plenty = train(*WORDS, "runs_per_batch=auto", small=False)
-    assert not re.search(r"^runs_per_batch=", capsys.readouterr().err, re.MULTILINE)
+    said = capsys.readouterr().err
+    assert re.search(
+        r"^memory for \d+ runs: .* parameters, .* optimiser, .* environments, about .* rollout", said, re.M
+    )
+    assert not re.search(r"^runs_per_batch=", said, re.MULTILINE)
     words = [*WORDS, "runs_per_batch=auto", "devices=1"]
     monkeypatch.setattr(runner, "available_memory", lambda: 40_000)
     tight = train(*words, small=False, folder=tmp_path / "tight")
