@@ -42,6 +42,7 @@ SMALL = [
     "algo.critic.widths=[16]",
     "evaluation.episodes=2",
     "hypers.lr_end=1.0",  # nothing that depends on the length: a training can be cut in two
+    "hypers.ent_coef_end=1.0",
 ]
 KILLED = [*SMALL, "total_steps=16384", "chunks=128", "seeds=4"]
 

@@ -30,7 +30,8 @@ from shoal.progress import Display
 from tests.conftest import SCRIPT, SMALL
 
 RUNS = 9  # more than eight devices, and not a multiple
-WORDS = [*SMALL, "env=matrix/climbing", f"seeds={RUNS}", "hypers.lr_end=1.0"]  # nothing that depends on the length
+CONSTANT = ["hypers.lr_end=1.0", "hypers.ent_coef_end=1.0"]  # nothing that depends on the length
+WORDS = [*SMALL, "env=matrix/climbing", f"seeds={RUNS}", *CONSTANT]
 
 
 def environment(devices: int) -> dict[str, str]:
@@ -226,7 +227,7 @@ def test_a_plan_of_memory_counts_every_part(small_plan):
     state = jax.eval_shape(lambda k: runner.start(plan.algorithm, k, ippo.Hypers()), jax.random.PRNGKey(0))
     assert need.state == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     count = sum(leaf.size for leaf in jax.tree.leaves(state.train.params))
-    assert need.optimiser == 8 * count + 4 * 2 and need.replay == 0  # Adam's two moments, its counter per policy
+    assert need.optimiser == 8 * count + 4 and need.replay == 0  # Adam's two moments and its counter
     assert need.rollout > 8 * 4 * 2 * 4  # at least the observations of all agents
     assert need.of(3) == 3 * need.state + need.rollout  # on a core one run after the other
     replays = runner.one_run(small_plan(1, 1, module=qmix, buffer_size=4000, batch_size=4))
@@ -245,14 +246,15 @@ def test_as_few_batches_as_fit_of_about_equal_size(runs, available, batch):
 
 def test_runs_per_batch_auto_fits_the_memory(train, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(runner, "WORTH_SAYING", 0)
-    plenty = train(*WORDS, "runs_per_batch=auto", small=False)
+    wide = [*WORDS, "algo.actor.widths=[64,64]", "algo.critic.widths=[64,64]", "runs_per_batch=auto"]
+    plenty = train(*wide, small=False)
     said = capsys.readouterr().err
     assert re.search(
         r"^memory for \d+ runs: .* parameters, .* optimiser, .* environments, about .* rollout", said, re.M
     )
     assert not re.search(r"^runs_per_batch=", said, re.MULTILINE)
-    words = [*WORDS, "runs_per_batch=auto", "devices=1"]
-    monkeypatch.setattr(runner, "available_memory", lambda: 40_000)
+    words = [*wide, "devices=1"]
+    monkeypatch.setattr(runner, "available_memory", lambda: 2**20)
     tight = train(*words, small=False, folder=tmp_path / "tight")
     said = capsys.readouterr().err
     chosen = int(re.search(r"^runs_per_batch=(\d+): \d batches, as memory for 9 runs", said, re.MULTILINE)[1])
