@@ -194,12 +194,26 @@ def sigterm(place: Path, times: int) -> dict[str, Any]:
     return {"trials": trials, "most_seconds_to_checkpoint": max(trial["seconds_to_checkpoint"] for trial in trials)}
 
 
+def shared(place: Path, times: int) -> dict[str, Any]:
+    """A single run of ``mpe/simple_spread`` on one core, and its environments shared by two: steps per second."""
+    found = {}
+    for num_envs in (16, 512):
+        for cores in (1, 2):
+            folder = place / f"{num_envs}_environments_{cores}_cores"
+            words = [f"algo.num_envs={num_envs}", f"devices={cores}", "seeds=1", "total_steps=400000", "chunks=4"]
+            end(begin(*words, f"run.dir={folder}", devices=2), 0)
+            session = json.loads((folder / "provenance.json").read_text())["session"]
+            found[folder.name] = session["steps_per_second"]
+    return found
+
+
 PROMISES: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "eight": eight,
     "processes": processes,
     "moved": moved,
     "kill": kill,
     "sigterm": sigterm,
+    "shared": shared,
 }
 
 
