@@ -262,7 +262,7 @@ def test_runs_per_batch_auto_fits_the_memory(train, monkeypatch, capsys, tmp_pat
     assert len(list((tight / "checkpoints").glob("batch_*"))) == -(-RUNS // chosen)
     np.testing.assert_allclose(metrics(tight), metrics(plenty), rtol=1e-4, atol=1e-5)
     assert OmegaConf.load(tight / "config.yaml").runs_per_batch == chosen
-    train(*words, "resume=auto", small=False, folder=tight)  # keeps its batches
+    train(*words, "resume=auto", f"run.dir={tight}", small=False)  # keeps its batches
     assert capsys.readouterr().err.count("error") == 0
 
 
