@@ -393,12 +393,12 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     # The least that it can be, known before anything is compiled.
     check_memory(budget.state_need(shapes, plan.width).of(plan.width), available, plan.width, settings)
     chunk_traced = jax.jit(sharding.over_runs(chunk_of(plan), plan.width), donate_argnums=0).trace(shapes, hypers)
-    need = budget.state_need(shapes, plan.width, budget.beside_state(chunk_traced.jaxpr.jaxpr))
-    if display.console.is_terminal or need.of(plan.width) > WORTH_SAYING:
-        display.line(need.text(plan.width, available))
     chunk_lowered = chunk_traced.lower()
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         chunk_compiling = pool.submit(chunk_lowered.compile, RUN_LONG)
+        need = budget.state_need(shapes, plan.width, budget.beside_state(chunk_traced.jaxpr.jaxpr))
+        if display.console.is_terminal or need.of(plan.width) > WORTH_SAYING:
+            display.line(need.text(plan.width, available))
         start_compiled = traced.lower().compile(RUN_ONCE)
         chunk_compiled = chunk_compiling.result()
     memory = memory_of(chunk_compiled, plan.width)
