@@ -11,6 +11,7 @@ import numpy as np
 from flax import struct
 
 from envs.base import Env, EnvState, TimeStep, UserError, select
+from envs.hashing import split
 
 
 class Wrapper(Env):
@@ -162,7 +163,7 @@ class AutoReset:
 
     def reset(self, key: chex.PRNGKey) -> tuple[VecState, VecTimeStep]:
         """The first states of ``E`` episodes."""
-        inner, first = jax.vmap(self.env.reset)(jax.random.split(key, self.num_envs))
+        inner, first = jax.vmap(self.env.reset)(split(key, self.num_envs))
         state = VecState(inner, resets=jnp.zeros(self.num_envs, jnp.int32))
         timestep = VecTimeStep(
             **vars(first),
@@ -176,7 +177,7 @@ class AutoReset:
 
     def fresh(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:
         """The pool of one rollout: ``[K, E, ...]`` first states and time steps."""
-        pool = jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size * self.num_envs))
+        pool = jax.vmap(self.env.reset)(split(key, self.pool_size * self.num_envs))
         return jax.tree.map(lambda x: x.reshape(self.pool_size, self.num_envs, *x.shape[1:]), pool)
 
     def step(

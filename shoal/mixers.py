@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs.hashing import hashed
 from shoal import networks
 from shoal.networks import Dense
 from shoal.returns import mean_by
@@ -70,7 +71,7 @@ class Mixing:
         if self.kind != "qmix":
             return {}
         inputs = (jnp.zeros(len(self.group_ids)), jnp.zeros(state_size))
-        keys = jax.random.split(key, len(self.members))
+        keys = jax.random.split(hashed(key), len(self.members))
         return {"mixer": jax.vmap(lambda k: self.module.init(k, *inputs)["params"])(keys)}
 
     def __call__(self, params: dict[str, Any], chosen: chex.Array, state: chex.Array, alive: chex.Array) -> chex.Array:

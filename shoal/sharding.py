@@ -15,10 +15,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -122,8 +124,16 @@ def shapes(tree: Any, runs: int) -> Any:
     )
 
 
-def over_runs(function: Callable, runs: int) -> Callable:
-    """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result."""
+def spread(tree: Any, runs: int) -> Any:
+    """:func:`put` inside a program."""
+    return jax.lax.with_sharding_constraint(tree, _spread(tree, runs))
+
+
+def over_runs(function: Callable, runs: int, in_place: bool = False) -> Callable:
+    """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result.
+
+    ``in_place``: its first result takes the place of its first argument, which should be donated.
+    """
     mesh = run_mesh(runs)
     if "envs" in mesh.shape:
 
@@ -133,13 +143,31 @@ def over_runs(function: Callable, runs: int) -> Callable:
             return jax.lax.with_sharding_constraint(results, _spread(results, runs))
 
         return together
-    if jax.default_backend() == "cpu":
+    if jax.default_backend() != "cpu":
+        local = jax.vmap(function)
+    elif in_place:
+        local = partial(_one_by_one, function)
+    else:
 
         def local(*arguments):
             return jax.lax.map(lambda one: function(*one), arguments)
-    else:
-        local = jax.vmap(function)
+
     return jax.shard_map(local, mesh=mesh, in_specs=P("runs"), out_specs=P("runs"), check_vma=False)
+
+
+def _one_by_one(function: Callable, states: Any, *rest: Any) -> Any:
+    """``lax.map`` that writes each run's new state over its old one: half the memory, and less to compile."""
+
+    def step(states: Any, inputs: Any) -> Any:
+        run, rest = inputs
+        state, *others = function(
+            jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, run, keepdims=False), states), *rest
+        )
+        return jax.tree.map(lambda x, new: jax.lax.dynamic_update_index_in_dim(x, new, run, 0), states, state), others
+
+    runs = len(jax.tree.leaves(states)[0])
+    states, others = jax.lax.scan(step, states, (jnp.arange(runs), rest))
+    return states, *others
 
 
 @contextmanager

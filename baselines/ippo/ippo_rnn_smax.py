@@ -29,13 +29,14 @@ import optax
 from flax import struct
 
 from envs.base import Env, UserError
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
-from shoal import distributions, models, networks, normalisation
+from shoal import distributions, models, networks, normalisation, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
 from shoal.memory import before_chunks, in_sequences, one_step, output_of
-from shoal.metrics import by_group, episode_metrics
+from shoal.metrics import Table, by_group, episode_metrics
 from shoal.models import Inputs, Model
 from shoal.returns import gae, mean_by, normalise
 from shoal.shuffle import permutations
@@ -62,6 +63,7 @@ class Config:
     normalise_values: str = setting("none", choices=normalisation.VALUE_NORMS)  # how returns are scaled for the critic
     clip_value: bool = setting(True)  # clip the value's change as the policy's
     huber: bool = setting(False)  # a value loss that grows linearly beyond huber_delta
+    elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
 
 
 class Hypers(struct.PyTreeNode):
@@ -78,6 +80,8 @@ class Hypers(struct.PyTreeNode):
     max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping, of each policy's parameters
     hysteresis: float = hyper(1.0, low=0.0)  # weight of bad surprises; below 1 forgives what others try
     huber_delta: float = hyper(10.0, low=0.0)  # where the Huber loss turns linear
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a minibatch's rows, how many count
+    epoch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of the epochs, how many are run
 
 
 class Network(nn.Module):
@@ -133,8 +137,8 @@ class Batch(struct.PyTreeNode):
 class TrainState(struct.PyTreeNode):
     params: dict[str, Any]  # of "actor" and "critic", [P, ...]
     opt_state: optax.OptState  # [P, ...]
-    obs_stats: normalisation.Stats  # [O]
-    value_stats: normalisation.Stats  # [P]
+    obs_stats: normalisation.Stats | None  # [O]
+    value_stats: normalisation.Stats | None  # [P]
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...] what to act on next
     memory: dict[str, Any]  # of "actor" and "critic", [E, A, ...]
@@ -160,20 +164,20 @@ class Setup:
     def num_updates(self) -> int:
         return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
 
-    def policy(self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps) -> tuple[Any, chex.Array]:
+    def policy(self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps) -> tuple[Any, chex.Array]:
         """The actor's memory after every step, and what every agent's policy head says, ``[T, ..., A, H]``."""
-        rows = self.seen(stats, x.obs)
+        rows = normalisation.apply(stats, x.obs)
         inputs = (memory, rows, networks.per_row(x.is_first, rows), x.alive[..., None])
         return networks.apply_policies(self.actor, params["actor"], self.policy_of, *inputs)
 
     def value(
-        self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps, known: Any = None
+        self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps, known: Any = None
     ) -> tuple[Any, chex.Array]:
         """The critic's memory after every step, and its value for every agent, ``[T, ..., A]``, in its own units.
 
         With a shared torso it reads the actor's, computed here unless ``known``, and hands it on: it has none itself.
         """
-        rows = self.seen(stats, x.obs)
+        rows = normalisation.apply(stats, x.obs)
         if self.config.share_torso:
             memory = self.policy(params, stats, memory, x)[0] if known is None else known
             rows = output_of(self.config.actor.network, memory)
@@ -185,13 +189,12 @@ class Setup:
         """:meth:`value` along a rollout, where the actor's memory after every step is known."""
         return self.value(state.params, state.obs_stats, state.memory["critic"], x, known=x.memory)
 
-    def both(self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps) -> tuple[chex.Array, chex.Array]:
+    def both(
+        self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps
+    ) -> tuple[chex.Array, chex.Array]:
         """What :meth:`policy` and :meth:`value` say from both memories, with a shared torso run once."""
         memories, outputs = self.policy(params, stats, memory["actor"], x)
         return outputs, self.value(params, stats, memory["critic"], x, known=memories)[1]
-
-    def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
-        return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
 
     def initial_memory(self, num_envs: int) -> dict[str, Any]:
         """Nothing, for the agents of ``num_envs`` environments."""
@@ -215,8 +218,13 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> optax.OptState:
+    """Adam's moments before the first step, ``[P, ...]``."""
+    return jax.vmap(optimiser(hypers, hypers.lr).init)(params)
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, *net_keys = jax.random.split(key, 4)
+    key, env_key, *net_keys = split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
     flags = jnp.ones((1, agents, 1), bool)
     rows = (jnp.zeros((1, agents, setup.env.obs_size)), flags, flags)
@@ -230,9 +238,9 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
-        opt_state=jax.vmap(optimiser(hypers, hypers.lr).init)(params),
-        obs_stats=normalisation.init(setup.env.obs_size),
-        value_stats=normalisation.init_values(policies),
+        opt_state=init_optimiser(params, hypers),
+        obs_stats=normalisation.init(setup.env.obs_size, setup.config.normalise_obs),
+        value_stats=normalisation.init_values(policies, setup.config.normalise_values),
         env_state=env_state,
         timestep=timestep.ahead,
         memory=setup.initial_memory(setup.config.num_envs),
@@ -249,7 +257,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     steps, num_envs = setup.config.rollout_length, setup.config.num_envs
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -325,7 +333,12 @@ def scale_values(state: TrainState, batch: Batch, setup: Setup) -> tuple[TrainSt
 
 
 def loss(
-    params: Any, batch: Batch, obs_stats: normalisation.Stats, hypers: Hypers, ent_coef: chex.Numeric, setup: Setup
+    params: Any,
+    batch: Batch,
+    obs_stats: normalisation.Stats | None,
+    hypers: Hypers,
+    ent_coef: chex.Numeric,
+    setup: Setup,
 ) -> tuple[chex.Array, Metrics]:
     """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
     config = setup.config
@@ -368,30 +381,31 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     lr = hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0))
     ent_coef = hypers.ent_coef * (1.0 + progress * (hypers.ent_coef_end - 1.0))
     optimise = optimiser(hypers, lr)
+    part = shares.on_policy(config, hypers, rows=setup.num_sequences // config.minibatches)
 
     def gradient_step(carry, index):
         params, opt_state = carry
         minibatch = jax.tree.map(lambda x: x[:, index], batch)
+        minibatch = minibatch.replace(alive=part.alive(minibatch.alive))
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
         updates, opt_state = jax.vmap(optimise.update)(grads, opt_state)
-        return (optax.apply_updates(params, updates), opt_state), metrics
+        return (optax.apply_updates(params, updates), opt_state), Table.of(metrics)
 
     order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
-    (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+    (params, opt_state), metrics = part.scan(gradient_step, (state.params, state.opt_state), order)
+    return state.replace(params=params, opt_state=opt_state), part.mean(metrics)
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout, then learning from it."""
-    key, shuffle_key, *rollout_keys = jax.random.split(state.key, 5)
+    key, shuffle_key, *rollout_keys = split(state.key, 5)
     state, transitions = rollout(state, rollout_keys, setup)
     state, batch = make_batch(state, transitions, hypers, setup)
     state, batch = scale_values(state, batch, setup)
     state, metrics = learn(state, batch, shuffle_key, hypers, setup)
-    if setup.config.normalise_obs:
-        state = state.replace(obs_stats=normalisation.update(state.obs_stats, transitions.obs, transitions.alive))
-    state = state.replace(updates=state.updates + 1, key=key)
+    obs_stats = normalisation.update(state.obs_stats, transitions.obs, transitions.alive)
+    state = state.replace(obs_stats=obs_stats, updates=state.updates + 1, key=key)
     return state, metrics | episode_metrics(transitions.next, setup.env)
 
 
@@ -443,6 +457,8 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "ent_coef"),
     )
 
 

@@ -33,8 +33,9 @@ import optax
 from flax import struct
 
 from envs.base import Continuous, Env, TimeStep, UserError, select
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import distributions, models, networks, normalisation, replay
+from shoal import distributions, models, networks, normalisation, replay, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -55,6 +56,7 @@ class Config:
     gradient_steps: int = setting(4, low=1)  # G, of the critic, in an update
     batch_size: int = setting(256, low=1)  # B, transitions in a gradient step
     buffer_size: int = setting(100_000, low=1)  # environment steps that replay holds
+    elastic_batches: bool = setting(False)  # hypers.batch_share and learn_share count, which evolution may change
     learning_starts: int = setting(10_000, low=0)  # environment steps before the first gradient step
     replay: str = setting("uniform", choices=replay.KINDS)  # how transitions are drawn
     critic: str = setting("central", choices=("central", "local"))  # everyone's action and view, or the agent's own
@@ -91,6 +93,8 @@ class Hypers(struct.PyTreeNode):
     v_max: float = hyper(20.0)  # and the highest
     max_grad_norm: float = hyper(1.0, low=0.0)  # gradient clipping, of each policy's and critic's parameters
     priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay: how much of its bias is corrected
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a batch's rows, how many count
+    learn_share: float = hyper(1.0, low=0.0, high=1.0)  # elastic_batches: of the gradient steps, how many are taken
 
 
 class Network(nn.Module):
@@ -147,7 +151,7 @@ class Learner(struct.PyTreeNode):
 
 
 class TrainState(Learner):
-    obs_stats: normalisation.Stats  # [O]
+    obs_stats: normalisation.Stats | None  # [O]
     buffer: Any
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...] what to act on next
@@ -196,8 +200,8 @@ class Setup:
     def _read(self, state: chex.Array) -> chex.Array | None:
         return state if self.view.kind == "state" else None  # replay need not keep it
 
-    def normalised(self, stats: normalisation.Stats, x: Seen) -> Seen:
-        return x.replace(obs=normalisation.apply(stats, x.obs)) if self.config.normalise_obs else x
+    def normalised(self, stats: normalisation.Stats | None, x: Seen) -> Seen:
+        return x.replace(obs=normalisation.apply(stats, x.obs))
 
     def policy(self, params: Any, x: Seen) -> chex.Array:
         """What every agent's policy says, ``[..., A, N]``: before tanh, or logits."""
@@ -240,12 +244,17 @@ def by_policy(name: str, function: Any) -> Any:
     return jax.vmap(function) if name == "actor" else jax.vmap(jax.vmap(function))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    return {name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, actor_key, critic_key = jax.random.split(key, 4)
+    key, env_key, actor_key, critic_key = split(key, 4)
     config, env, policies = setup.config, setup.env, int(setup.policy_of.max()) + 1
     rows = (jnp.zeros((env.num_agents, env.obs_size)), jnp.ones((env.num_agents, 1), bool))
     critic_rows = (jnp.zeros((1, setup.view.size)), jnp.ones((1, 1), bool))
-    critic_keys = jax.random.split(critic_key, 2 if config.twin else 1)  # [C]
+    critic_keys = split(critic_key, 2 if config.twin else 1)  # [C]
     params = {
         "actor": networks.init_policies(setup.actor, actor_key, policies, *rows),
         "critic": jax.vmap(lambda k: networks.init_policies(setup.critic, k, policies, *critic_rows))(critic_keys),
@@ -254,8 +263,8 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     state = TrainState(
         params=params,
         target=params,
-        opt_state={name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
-        obs_stats=normalisation.init(env.obs_size),
+        opt_state=init_optimiser(params, hypers),
+        obs_stats=normalisation.init(env.obs_size, config.normalise_obs),
         buffer=None,
         env_state=env_state,
         timestep=timestep.ahead,
@@ -293,7 +302,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     noise_key, chance_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
     chance = jax.random.uniform(chance_key, (steps * num_envs * agents,)).reshape(steps, num_envs, agents, 1)
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -417,34 +426,36 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     """Gradient steps on transitions from replay, drawn all at once; nothing changes before ``learning_starts``."""
     config, space = setup.config, setup.env.action_space
     rounds = config.gradient_steps // config.policy_delay
-    target_key, actor_key, *sample_keys = jax.random.split(key, 2 + config.gradient_steps)
+    target_key, actor_key, *sample_keys = split(key, 2 + config.gradient_steps)
     sample = partial(setup.replay.sample, state.buffer, beta=hypers.priority_beta)
     samples = jax.vmap(sample)(jnp.stack(sample_keys))  # [G, B, ...]
     noise = distributions.noise(target_key, space, (config.gradient_steps, config.batch_size))
     actor_noise = distributions.noise(actor_key, space, (rounds, config.batch_size))
     seen, after = (setup.normalised(state.obs_stats, x) for x in (samples.items.seen, samples.items.next))
-    batches = (samples.items.replace(seen=seen, next=after), samples.weight, noise)
+    part = shares.off_policy(config, hypers, state.updates, steps=rounds)
+    seen = seen.replace(alive=part.alive(seen.alive))
+    batches = (samples.items.replace(seen=seen, next=after), part.weight(samples.weight), noise)
     batches = jax.tree.map(lambda x: x.reshape(rounds, config.policy_delay, *x.shape[1:]), batches)
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     old = Learner(state.params, state.target, state.opt_state)
     step = partial(learn_step, progress=progress, hypers=hypers, setup=setup)
-    new, (metrics, priority) = jax.lax.scan(step, old, (batches, actor_noise))
+    new, (metrics, priority) = part.scan(step, old, (batches, actor_noise))
 
     env_steps = (state.updates + 1) * config.num_envs * config.rollout_length
     ready = (env_steps >= config.learning_starts) & (setup.replay.count(state.buffer) >= config.batch_size)
-    buffer = setup.replay.reprioritise(state.buffer, samples.index.reshape(-1), priority.reshape(-1), ready)
+    index = part.learnt(samples.index.reshape(priority.shape))
+    buffer = setup.replay.reprioritise(state.buffer, index, part.learnt(priority), part.ready(ready))
     state = state.replace(buffer=buffer, **vars(select(ready, new, old)))
-    return state, jax.tree.map(lambda x: jnp.where(ready, x.mean(), 0.0), metrics)
+    return state, jax.tree.map(lambda x: jnp.where(ready, x, 0.0), part.mean(metrics))
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout into replay, then learning from replay."""
-    key, learn_key, *rollout_keys = jax.random.split(state.key, 6)
+    key, learn_key, *rollout_keys = split(state.key, 6)
     state, items, transitions = collect(state, rollout_keys, hypers, setup)
     state = state.replace(buffer=setup.replay.add(state.buffer, items))
-    if setup.config.normalise_obs:
-        seen = transitions.seen
-        state = state.replace(obs_stats=normalisation.update(state.obs_stats, seen.obs, seen.alive))
+    obs_stats = normalisation.update(state.obs_stats, transitions.seen.obs, transitions.seen.alive)
+    state = state.replace(obs_stats=obs_stats)
     state, metrics = learn(state, learn_key, hypers, setup)
     state = state.replace(updates=state.updates + 1, key=key)
     return state, metrics | {"noise": state.noise_scale} | episode_metrics(transitions.next, setup.env)
@@ -456,7 +467,7 @@ def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) 
     outputs, space = setup.policy(policy, x), setup.env.action_space
     if greedy:
         return carry, distributions.from_vector(space, choose(outputs, x.action_mask, 0.0, setup))
-    noise_key, chance_key = jax.random.split(key)
+    noise_key, chance_key = split(key, 2)
     first = jnp.zeros(timestep.obs.shape[:1], bool)  # an evaluation plays one episode, from a fresh carry
     noise = distributions.noise(noise_key, space, timestep.obs.shape[:1])
     carry = ornstein_uhlenbeck(carry, first, noise, setup.theta)
@@ -517,6 +528,9 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=added,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "critic_lr"),
+        learning_rates={"lr": ("actor",), "critic_lr": ("critic",)},
     )
 
 
