@@ -86,13 +86,12 @@ def test_eight_devices_and_one_go_on_with_each_others_checkpoints(train, whole, 
     assert len(metrics(eight)) == 4 * RUNS
 
 
-def pair(folder: Path, *words: str) -> list[subprocess.Popen]:
-    """Two processes of one training, with a device each."""
+def pair(folder: Path, *words: str, timeout: int = 300) -> list[subprocess.Popen]:
+    """Two processes of one training, with a device each; after ``timeout`` seconds one that is silent is missed."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    # Patient: a test may be stopped for a while, and a peer that is killed is missed by its connection alone.
-    where = [f"distributed.coordinator=localhost:{port}", "distributed.processes=2", "distributed.timeout=300"]
+    where = [f"distributed.coordinator=localhost:{port}", "distributed.processes=2", f"distributed.timeout={timeout}"]
     words = (*words, *where, f"run.dir={folder}", "resume=auto")
     return [begin(*words, f"distributed.process={process}") for process in range(2)]
 
@@ -117,7 +116,7 @@ def test_two_processes_are_stopped_and_killed_and_are_as_one(train, tmp_path):
     assert "stopping after this chunk" in said[1]
     stopped = newest(folder)
     assert 2 <= stopped < 32 and len(metrics(folder)) == 3 * stopped
-    both = pair(folder, *words)
+    both = pair(folder, *words, timeout=10)
     wait_for(folder, stopped + 1, both)
     time.sleep(draw.uniform(0.0, 0.3))
     killed = draw.randrange(2)
