@@ -63,7 +63,7 @@ def end(process: subprocess.Popen, *codes: int) -> str:
 
 
 def pair(folder: Path, *words: str, timeout: int = 300) -> list[subprocess.Popen]:
-    """Two processes of one training, that meet on a free port; after ``timeout`` seconds one that is silent is missed."""
+    """Two processes of one training, that meet on a free port; ``timeout`` is when a silent one is missed."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
