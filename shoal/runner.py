@@ -75,7 +75,7 @@ RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disab
 # Level 3, the default, took longer to compile here and the result was no faster.
 RUN_LONG: dict[str, Any] = {"xla_backend_optimization_level": 2}
 PARENT = "SHOAL_PARENT"  # the process that a training ends with, if it says so
-WORTH_SAYING = 2**28  # bytes: what a compiled program takes is told from here on
+WORTH_SAYING = 2**28  # bytes: what a training takes is told from here on, to a terminal always
 GO_ON = 75  # exit code of a training that a signal has stopped: the same command with resume=auto goes on (EX_TEMPFAIL)
 LONG = 30.0  # seconds: what schedulers leave a process to end in
 PACKAGES = (
@@ -467,11 +467,12 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     check_memory(budget.state_need(shapes, plan.width).of(plan.width), available, plan.width, settings)
     chunk = sharding.over_runs(chunk_of(plan), plan.width, in_place=True) if plan.rules is None else evolving
     chunk_traced = jax.jit(chunk, donate_argnums=0).trace(shapes, hypers)
-    need = budget.state_need(shapes, plan.width, budget.beside_state(chunk_traced.jaxpr.jaxpr))
-    display.line(need.text(plan.width, available))
     chunk_lowered = chunk_traced.lower()
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         chunk_compiling = pool.submit(chunk_lowered.compile, RUN_LONG)
+        need = budget.state_need(shapes, plan.width, budget.beside_state(chunk_traced.jaxpr.jaxpr))
+        if display.console.is_terminal or need.of(plan.width) > WORTH_SAYING:
+            display.line(need.text(plan.width, available))
         start_compiled = traced.lower().compile(RUN_ONCE)
         chunk_compiled = chunk_compiling.result()
     memory = memory_of(chunk_compiled, plan.width)
