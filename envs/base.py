@@ -101,8 +101,9 @@ EnvState: TypeAlias = Any
 class Env:
     """One environment: static facts as attributes, ``reset`` and ``step`` as pure functions.
 
-    A subclass sets the attributes in ``__init__`` and implements the two functions. ``truncated`` is left False:
-    the time limit belongs to the ``TimeLimit`` wrapper, which ``envs.make`` puts around every environment.
+    A subclass sets the attributes in ``__init__`` and implements the two functions. ``truncated`` is left False
+    (unless an environment cuts its episodes itself): the time limit belongs to the ``TimeLimit`` wrapper, which
+    ``envs.make`` puts around every environment.
     """
 
     name: str = ""  # "family/task"
@@ -115,6 +116,7 @@ class Env:
     action_space: ActionSpace
     horizon: int  # steps after which an episode is truncated
     terminates: bool = True  # whether an episode can end before its horizon
+    host: bool = False  # stepped by processes of the host rather than by JAX: see envs.pettingzoo
 
     def reset(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:
         """The first state of an episode."""
