@@ -1,18 +1,12 @@
-"""Any PettingZoo environment: ``pettingzoo/sisl.multiwalker_v9``, or a module of your own, ``pettingzoo/my_package.my_env``.
+"""Any PettingZoo environment: ``pettingzoo/sisl.multiwalker_v9``, or a module of your own, ``pettingzoo/mine.my_env``.
 
 These environments are Python objects, so they are stepped by worker processes (``envs.pool``) and the compiled program
 calls out to them once per step: an ordered callback with all environments of all runs, whatever ``vmap`` s are around
-it. The state that JAX carries only says which environment it belongs to and what was last seen of it:
-
-- It cannot be copied, replayed or saved. One that is stepped from anywhere but where it stands (a resumed training, a
-  copy of another run) counts as truncated there, and begins a new episode.
-- It cannot be drawn from a pool of first states. An episode that ends is followed by the next one in the same call,
-  seeded by the step's key, and :class:`envs.wrappers.AutoReset` is told what that shows.
+it. ``envs.host`` says what their states can and cannot do.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from typing import Any
@@ -21,58 +15,17 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jax.custom_batching import custom_vmap
-from jax.experimental import io_callback
 
 from envs import pool
 from envs.base import Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, select, size_mask
+from envs.host import HostState, Lasting, Seen, Step, one_call
 from envs.registry import register_family
 
 FAMILY = "pettingzoo"
 
 
-class Seen(struct.PyTreeNode):
-    """What an environment shows, as far as it differs from step to step."""
-
-    obs: chex.Array  # [A, O]
-    alive: chex.Array  # [A]
-    mask: chex.Array | None  # [A, N], if the environment has masks
-    state: chex.Array | None  # [S], if it has a state of its own
-
-
-class HostState(struct.PyTreeNode):
-    """Where an environment is to be found, and what it has shown."""
-
-    bank: chex.Array  # [] int32: negative if it stands still after its episode
-    number: chex.Array  # [] int32, in the bank
-    clock: chex.Array  # [] int32: resets and steps so far; from step to step, which keeps these in order
-    now: Seen
-    first: Seen  # of the next episode, where this one ended
-
-
-class Lasting(struct.PyTreeNode):
-    """A key for environments that begin their next episode by themselves."""
-
-    key: chex.PRNGKey
-
-
-class Step(struct.PyTreeNode):
-    """What a call of the host answers."""
-
-    clock: chex.Array  # []
-    reward: chex.Array  # [A]
-    terminated: chex.Array  # []
-    truncated: chex.Array  # []
-    lost: chex.Array  # []: it was not where the state said
-    last: Seen
-    first: Seen
-
-
 class PettingZoo(Env):
     """One PettingZoo environment behind the protocol."""
-
-    host = True
 
     def __init__(self, workers: pool.Pool):
         self.pool, facts = workers, workers.facts
@@ -83,11 +36,9 @@ class PettingZoo(Env):
         self.state_size = facts["state_size"] or self.num_agents * self.obs_size
         self.action_space = _action_space(facts)
         self.mask = size_mask(facts["sizes"])
-        self._reset_call = _one_call(self._on_reset, lambda: (np.int32(0), np.int32(0), np.int32(0), self._blank()))
-        self._lasting_call = _one_call(
-            self._on_lasting_reset, lambda: (np.int32(0), np.int32(0), np.int32(0), self._blank())
-        )
-        self._step_call = _one_call(self._on_step, self._blank_step)
+        self._reset_call = one_call(self._on_reset, self._blank_reset)
+        self._lasting_call = one_call(self._on_lasting_reset, self._blank_reset)
+        self._step_call = one_call(self._on_step, self._blank_step)
 
     def reset(self, key):
         if isinstance(key, HostState):  # the next episode has begun with the last one's end
@@ -104,15 +55,6 @@ class PettingZoo(Env):
             reward=made.reward, terminated=made.terminated, truncated=made.truncated
         )
         return state, timestep
-
-    def lasting(self, keys: chex.PRNGKey) -> Lasting:
-        """For ``reset``: environments that begin their next episode by themselves."""
-        return Lasting(keys)
-
-    def begun(self, state: Any) -> HostState:
-        """For ``reset``: the next episode of an environment that has ended, in whatever wrappers."""
-        parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, HostState))
-        return next(part for part in parts if isinstance(part, HostState))
 
     def _timestep(self, seen: Seen) -> TimeStep:
         return TimeStep(
@@ -134,6 +76,9 @@ class PettingZoo(Env):
             mask=np.zeros(self.mask.shape, bool) if facts["masked"] else None,
             state=np.zeros(facts["state_size"], np.float32) if facts["state_size"] else None,
         )
+
+    def _blank_reset(self) -> tuple[Any, ...]:
+        return np.int32(0), np.int32(0), np.int32(0), self._blank()
 
     def _blank_step(self) -> Step:
         no = np.bool_(False)
@@ -170,51 +115,12 @@ def _seed(key: chex.PRNGKey) -> chex.Array:
     return jax.random.bits(key, dtype=jnp.uint32) >> 1
 
 
-def _one_call(host: Callable, blank: Callable[[], Any]) -> Callable:
-    """``host`` as a JAX function of one environment that is called once for all that are vmapped, in order.
-
-    Its last-but-one argument in ``step`` and its only one in ``reset``, the seed, is a scalar of each environment: its
-    shape is that of the batch. ``host`` answers with ``[B, ...]`` arrays like ``blank()``, one row per environment.
-    """
-
-    def answer(*arguments):
-        arguments = [np.asarray(argument) for argument in arguments]
-        batch = arguments[0].shape
-        return jax.tree.map(lambda x: np.asarray(x).reshape(batch + x.shape[1:]), host(*arguments))
-
-    @custom_vmap
-    def call(*arguments):
-        batch = arguments[0].shape
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(batch + np.shape(x), x.dtype), blank())
-        return io_callback(answer, shapes, *arguments, ordered=True)
-
-    @call.def_vmap
-    def batched(size, is_batched, *arguments):
-        rows = [
-            x if axis else jnp.broadcast_to(x, (size, *x.shape)) for x, axis in zip(arguments, is_batched, strict=True)
-        ]
-        result = call(*rows)
-        return result, jax.tree.map(lambda _: True, result)
-
-    return call
-
-
 def _action_space(facts: dict[str, Any]) -> Discrete | MultiDiscrete | Continuous:
     if facts["kind"] == "discrete":
         return Discrete(facts["sizes"])
     if facts["kind"] == "multi":
         return MultiDiscrete(facts["sizes"])
     return Continuous(facts["sizes"], facts["low"], facts["high"])
-
-
-class _Known(logging.Filter):
-    """JAX logs a stack trace of whatever goes wrong in a callback; what the user is told in one line needs none."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (record.exc_info and isinstance(record.exc_info[1], UserError))
-
-
-logging.getLogger("jax._src.callback").addFilter(_Known())
 
 
 def module_path(task: str) -> str:

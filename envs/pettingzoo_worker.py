@@ -19,7 +19,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -30,14 +30,14 @@ class Problem(Exception):
     """What the user shall read, in one line."""
 
 
-def send(stream: BinaryIO, message: Any) -> None:
+def send(stream: IO[bytes], message: Any) -> None:
     """One message: its length, then itself."""
     data = pickle.dumps(message, protocol=5)
     stream.write(struct.pack("<Q", len(data)) + data)
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Any:
+def receive(stream: IO[bytes]) -> Any:
     """The next message; ``EOFError`` if the other side is gone."""
     head = stream.read(8)
     data = stream.read(struct.unpack("<Q", head)[0]) if len(head) == 8 else b""
@@ -248,10 +248,10 @@ class Slot:
         self._write(observed, infos, self.alive, row)
 
     def step(self, action: np.ndarray, horizon: int, row: dict[str, np.ndarray]) -> None:
-        """One step; ``terminated`` says that it ended by itself, ``truncated`` that it was cut (see ``_settle``)."""
+        """One step; ``terminated`` says that it ended by itself, ``truncated`` that it was cut."""
         agents = self.task.agents
         acting = self.alive
-        actions = {agents[i]: self.task.action(i, action[i]) for i in np.flatnonzero(acting)}
+        actions = {agent: self.task.action(i, action[i]) for i, agent in enumerate(agents) if acting[i]}
         observed, rewards, terminations, truncations, infos = self.env.step(actions)
         self.clock, self.steps = self.clock + 1, self.steps + 1
         ended = np.array([bool(terminations.get(agent)) for agent in agents])
@@ -301,7 +301,7 @@ def _flat(space: Any, value: Any, pixels: bool) -> np.ndarray:
     else:
         from gymnasium.spaces.utils import flatten
 
-        flat = np.ravel(flatten(space, value))
+        flat = np.ravel(np.asarray(flatten(space, value)))
     return flat.astype(np.float32) / 255.0 if pixels else flat
 
 

@@ -14,6 +14,8 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from envs.pettingzoo_worker import receive, send
 SCRIPT = Path(__file__).with_name("pettingzoo_worker.py")
 # No window, no greeting, and no threads beside the workers themselves.
 QUIET = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 RESTARTS = 1  # of each worker; after that its death ends the training
 Seen = dict[str, np.ndarray]  # by name, see Worker.arrays
 
@@ -47,10 +49,8 @@ class Process:
     def send(self, message: Any) -> None:
         """A request. That the worker is gone shows when the answer is waited for."""
         assert self.popen.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             send(self.popen.stdin, message)
-        except BrokenPipeError:
-            pass
 
     def receive(self) -> Any:
         """The answer; ``EOFError`` if the worker has died."""
@@ -60,10 +60,8 @@ class Process:
     def end(self, patience: float = 2.0) -> int:
         """Close the pipes, at which a worker ends; its exit code."""
         for stream in (self.popen.stdin, self.popen.stdout):
-            try:
+            with suppress(BrokenPipeError):
                 stream.close()  # type: ignore[union-attr]
-            except BrokenPipeError:
-                pass
         try:
             return self.popen.wait(patience)
         except subprocess.TimeoutExpired:
@@ -95,7 +93,7 @@ class Pool:
         return [self._answer(worker) for worker in range(old, len(self.processes))]
 
     def _answer(self, worker: int, request: tuple[Any, ...] | None = None) -> Any:
-        """What a worker says to ``request`` (None: to its beginning); one that has died begins anew and is asked again."""
+        """What a worker says to ``request`` (None: to its beginning); one that has died begins anew, asked again."""
         try:
             kind, result = self.processes[worker].receive()
         except EOFError:
@@ -141,7 +139,7 @@ class Pool:
         """Which of a bank's environments live in which worker."""
         workers = min(self.size, count)
         edges = [count * worker // workers for worker in range(workers + 1)]
-        return [slice(*pair) for pair in zip(edges, edges[1:], strict=False)]
+        return [slice(*pair) for pair in pairwise(edges)]
 
     def reset(self, seeds: np.ndarray, training: bool) -> tuple[int, np.ndarray, Seen]:
         """Begin ``[B]`` episodes: their bank, clocks ``[B]`` and what they show."""
@@ -169,12 +167,13 @@ class Pool:
             arrays = [[array[part] for array in (numbers, clocks, seeds, actions)] for part in ranges]
             requests = [("step", bank, p.start, *rows, horizon) for p, rows in zip(ranges, arrays, strict=True)]
             answers = self._ask(len(ranges), requests)
-        clocks, last, first = zip(*answers, strict=True)
+        new_clocks, last, first = zip(*answers, strict=True)
         blank = [
-            {name: np.zeros_like(seen[name]) for name in ("obs", "alive", "mask", "state") if name in seen} for seen in last
+            {name: np.zeros_like(seen[name]) for name in ("obs", "alive", "mask", "state") if name in seen}
+            for seen in last
         ]
         begun = [seen if seen is not None else empty for seen, empty in zip(first, blank, strict=True)]
-        return np.concatenate(clocks), _join(last), _join(begun)
+        return np.concatenate(new_clocks), _join(last), _join(begun)
 
     def release(self) -> None:
         """Close all environments; the workers stay for the next."""

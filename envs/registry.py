@@ -27,7 +27,7 @@ def register(name: str, factory: Factory) -> None:
 
 
 def register_family(family: str, factory_of: Callable[[str], Factory], canonical_task: Callable[[str], str]) -> None:
-    """Make every ``family/task`` an environment, by ``factory_of(task)``; ``canonical_task`` is a task's one spelling."""
+    """Make every ``family/task`` an environment, by ``factory_of(task)``; ``canonical_task`` gives its one spelling."""
     _FAMILIES[family] = (factory_of, canonical_task)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from flax import struct
 
 from envs.base import Env, EnvState, TimeStep, UserError, select
+from envs.host import Lasting, begun
 
 
 class Wrapper(Env):
@@ -166,7 +167,7 @@ class AutoReset:
     def reset(self, key: chex.PRNGKey) -> tuple[VecState, VecTimeStep]:
         """The first states of ``E`` episodes."""
         keys = jax.random.split(key, self.num_envs)
-        inner, first = jax.vmap(self.env.reset)(self.env.lasting(keys) if self.env.host else keys)
+        inner, first = jax.vmap(self.env.reset)(Lasting(keys) if self.env.host else keys)
         state = VecState(inner, resets=jnp.zeros(self.num_envs, jnp.int32))
         timestep = VecTimeStep(
             **vars(first),
@@ -192,7 +193,7 @@ class AutoReset:
         inner, last = jax.vmap(self.env.step)(keys, state.inner, action)
         ended = last.terminated | last.truncated  # [E]
         if self.env.host:
-            new_inner, first = jax.vmap(self.env.reset)(self.env.begun(inner))
+            new_inner, first = jax.vmap(self.env.reset)(begun(inner))
         else:
             new_inner, first = jax.tree.map(lambda leaf: _take(leaf, state.resets % self.pool_size), pool)
         timestep = VecTimeStep(

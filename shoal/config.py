@@ -247,7 +247,7 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
     known = _known_keys(defaults)
     checked, singles, variants = [], [], []
     for word in words:
-        word = f"++{word}" if word.startswith("env.kwargs.") else word
+        word = f"++{word}" if word.startswith("env.kwargs.") else _canonical(word)
         try:
             override = OverridesParser.create().parse_overrides([word])[0]
         except HydraException as error:
@@ -271,6 +271,14 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_one_line(error, trial)) from error
     return flags + checked
+
+
+def _canonical(word: str) -> str:
+    """``env=`` with the one spelling of each name, which recipes and folders go by."""
+    key, _, value = word.partition("=")
+    if key != "env":
+        return word
+    return f"env={','.join(envs.canonical(name) or name for name in value.split(','))}"
 
 
 def _check_key(key: str, known: set[str], hypers_type: type) -> None:
@@ -316,7 +324,10 @@ def _check_groups(words: list[str], file: str) -> None:
             where = f"; python -m baselines {value} runs that" if value in known else ""
             raise UserError(f"algorithm={value}: this file has {here}{where}")
         if key == "env" and value not in envs.list():
-            envs.make(value)  # raises, with the nearest names
+            if envs.canonical(value) is None:
+                envs.make(value)  # raises, with the nearest names
+            family, task = value.split("/")
+            ConfigStore.instance().store(group=f"env/{family}", name=task, node=EnvChoice(name=value))
         if key == "logger" and value not in LOGGERS:
             raise UserError(f"logger={value}: must be one of {', '.join(LOGGERS)}")
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,10 @@ def run(
             write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
         except OSError as error:
             raise UserError(f"run.dir={folder}: cannot be written ({error.strerror})") from error
-    train(plan, [*given, *named])
+    try:
+        train(plan, [*given, *named])
+    except jax.errors.JaxRuntimeError as error:
+        raise stopped_on_host(plan) or error from None
     return folder
 
 
@@ -242,6 +246,16 @@ def enable_compilation_cache() -> None:
         home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(Path(home) / "shoal" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def stopped_on_host(plan: Plan) -> UserError | None:
+    """What to tell the user if it was the environments on the host that ended a training."""
+    failure = plan.algorithm.env.pool.failure if plan.algorithm.env.host else None
+    if failure is None:
+        return None
+    saved = any((plan.folder / "checkpoints").glob("batch_*/*"))
+    hint = f"resume={plan.folder} goes on from the last chunk" if saved else "no chunk was finished"
+    return UserError(f"{failure}; {hint}")
 
 
 class Stop:
@@ -377,6 +391,7 @@ def available_memory() -> int | None:
 def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     """All batches of a plan, from wherever its folder stands, then the report."""
     settings, runs = plan.settings, plan.runs
+    sharding.together(plan.algorithm.env.host)
     records = Records(plan.folder)
     container = OmegaConf.to_container(settings, resolve=True)
     algorithm = settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe
@@ -443,6 +458,9 @@ def train_batch(
 ) -> RunState:
     """One batch of runs from its newest checkpoint, or from the start, to its end."""
     runs = plan.batch_runs(batch)
+    host = plan.algorithm.env.host
+    if host:
+        plan.algorithm.env.pool.release()  # what the batch before has left standing
     padded = np.resize(runs, plan.width)  # a smaller last batch trains some runs twice and drops the copies
     keys, hypers = sharding.put(plan.runs.select(padded), plan.width)
     folder = checkpoint_folder(plan.folder, batch)
@@ -451,6 +469,10 @@ def train_batch(
         done, state = 0, programs.start(keys, hypers)
     else:
         done, state = restored[0], sharding.put(restored[1], plan.width)
+        if host and done < plan.chunks:
+            display.line(
+                f"{plan.settings.env.name}: no checkpoint holds an environment on the host; episodes start anew"
+            )
     hooks.begin(runs, restored[2] if restored is not None else None)
     hypers = sharding.put(hooks.padded(plan.width), plan.width)
     before = plan.steps_per_chunk * plan.chunks * int(runs[0])
@@ -459,6 +481,7 @@ def train_batch(
         return state
     records.cut(batch, int(runs[0]), int(runs[-1]) + 1, done * plan.steps_per_chunk)
     known_diverged = np.asarray(state.diverged)
+    unsaved = None  # the last chunk, if it was not saved: its state is gone when the next one fails
     for chunk in range(done + 1, plan.chunks + 1):
         tick = time.perf_counter()
         try:
@@ -466,6 +489,8 @@ def train_batch(
             jax.block_until_ready(metrics)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
+                if unsaved is not None:
+                    checkpoint.save(folder, chunk - 1, *unsaved)
                 raise
             raise UserError(f"out of memory with {len(runs)} runs at once; set runs_per_batch lower") from error
         speed.steps += plan.steps_per_chunk * len(runs)
@@ -493,6 +518,9 @@ def train_batch(
             raise
         if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stop.asked:
             checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.state())
+            unsaved = None
+        elif host:
+            unsaved = (jax.device_get(state), plan.settings.checkpoint.keep, hooks.state())
         if stop.asked:
             break
     return state
@@ -543,7 +571,12 @@ def absolute_metric(
     settings = plan.settings.evaluation
 
     def play(policy: Params, key: chex.PRNGKey) -> Metrics:
-        return evaluate(plan.algorithm, policy, key, ABSOLUTE * settings.episodes, settings.greedy)[1]
+        if not plan.algorithm.env.host:
+            return evaluate(plan.algorithm, policy, key, ABSOLUTE * settings.episodes, settings.greedy)[1]
+        # One after the other: the host holds no more environments than the evaluations before needed.
+        one = partial(evaluate, plan.algorithm, policy, episodes=settings.episodes, greedy=settings.greedy)
+        _, episodes = jax.lax.scan(lambda key, _: one(key), key, length=ABSOLUTE)
+        return jax.tree.map(lambda x: x.reshape(-1), episodes)
 
     program = jax.jit(sharding.over_runs(play, plan.width))
     episodes = jax.device_get(program(state.best_policy, state.evaluation_key))

@@ -2,7 +2,8 @@
 
 On a CPU every core is a device. One run's matrix products are too small to share between cores, and a batch of runs
 falls out of the cache; so each core trains its runs one after the other (``lax.map``), which on two
-cores was much faster than ``vmap`` on both. An accelerator vmaps.
+cores was much faster than ``vmap`` on both. An accelerator vmaps. Environments on the host are stepped for all runs in
+one call, so such runs are vmapped on one device.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 CORES_FLAG = "--xla_force_host_platform_device_count"
+_together = False
 
 
 def cores_as_devices() -> None:
@@ -27,8 +29,16 @@ def cores_as_devices() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
 
 
+def together(yes: bool) -> None:
+    """From now on vmap all runs on one device, or spread them over the devices."""
+    global _together
+    _together = yes
+
+
 def run_mesh(runs: int) -> Mesh:
     """The devices that ``runs`` runs are spread over; fewer runs than devices leave some idle."""
+    if _together:
+        return Mesh(np.array(jax.devices()[:1]), ("runs",))
     return Mesh(np.array(jax.devices()[:runs]), ("runs",))
 
 
@@ -51,6 +61,8 @@ def shapes(tree: Any, runs: int) -> Any:
 
 def over_runs(function: Callable, runs: int) -> Callable:
     """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result."""
+    if _together:
+        return jax.vmap(function)
     if jax.default_backend() == "cpu":
 
         def local(*arguments):
