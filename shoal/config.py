@@ -223,6 +223,10 @@ def complete(saved: DictConfig) -> DictConfig:
 
 
 def _compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
+    for name in (word.removeprefix("env=") for word in overrides if word.startswith("env=")):
+        if envs.canonical(name) == name and name not in envs.list():  # of a family that has no list
+            family, task = name.split("/")
+            ConfigStore.instance().store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
     with initialize_config_dir(version_base="1.3", config_dir=config_dir):
         return compose(recipe, [*overrides, SEARCH])
 
@@ -323,11 +327,8 @@ def _check_groups(words: list[str], file: str) -> None:
             here = ", ".join(name for name, other in known.items() if other == file) or "no named algorithms"
             where = f"; python -m baselines {value} runs that" if value in known else ""
             raise UserError(f"algorithm={value}: this file has {here}{where}")
-        if key == "env" and value not in envs.list():
-            if envs.canonical(value) is None:
-                envs.make(value)  # raises, with the nearest names
-            family, task = value.split("/")
-            ConfigStore.instance().store(group=f"env/{family}", name=task, node=EnvChoice(name=value))
+        if key == "env" and envs.canonical(value) is None:
+            envs.make(value)  # raises, with the nearest names
         if key == "logger" and value not in LOGGERS:
             raise UserError(f"logger={value}: must be one of {', '.join(LOGGERS)}")
 

@@ -240,7 +240,7 @@ def test_a_training_repeats_to_the_bit_and_resumes(train, capsys):
     assert (one / "evaluations.json").read_bytes() == (two / "evaluations.json").read_bytes()
     capsys.readouterr()
     train(f"resume={one}", "total_steps=256", small=False)
-    assert "episodes start anew" in capsys.readouterr().out
+    assert "episodes start anew" in " ".join(capsys.readouterr().err.split())
     first, second = ((folder / "metrics.csv").read_text().splitlines() for folder in (one, two))
     assert first[: len(second)] == second
     assert len(first) == 1 + 4 * 2
@@ -265,7 +265,7 @@ def test_a_training_stops_in_one_line_when_workers_keep_dying(train, capsys):
     assert "second time (killed by signal 9); resume=" in printed[-1]
     folder = printed[-1].partition("resume=")[2].split()[0]
     train(f"resume={folder}", small=False)
-    assert "episodes start anew" in capsys.readouterr().out
+    assert "episodes start anew" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("module", [qmix, maddpg])
