@@ -391,7 +391,6 @@ def available_memory() -> int | None:
 def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     """All batches of a plan, from wherever its folder stands, then the report."""
     settings, runs = plan.settings, plan.runs
-    sharding.together(plan.algorithm.env.host)
     records = Records(plan.folder)
     container = OmegaConf.to_container(settings, resolve=True)
     algorithm = settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe
@@ -399,7 +398,8 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     diverged = np.zeros(len(runs), bool)
     begin = time.perf_counter()
     total = plan.steps_per_chunk * plan.chunks * len(runs)
-    with Stop() as stop, Display(total, len(runs)) as display:
+    together = sharding.together(plan.algorithm.env.host)
+    with together, Stop() as stop, Display(total, len(runs)) as display:
 
         def stopped_by(name: str) -> None:
             stop.told = True

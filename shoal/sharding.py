@@ -9,13 +9,16 @@ one call, so such runs are vmapped on one device.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from envs.base import UserError
 
 CORES_FLAG = "--xla_force_host_platform_device_count"
 _together = False
@@ -29,10 +32,17 @@ def cores_as_devices() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
 
 
-def together(yes: bool) -> None:
-    """From now on vmap all runs on one device, or spread them over the devices."""
+@contextmanager
+def together(yes: bool) -> Iterator[None]:
+    """Within, all runs are vmapped on one device if ``yes``, for environments on the host."""
     global _together
-    _together = yes
+    if yes and jax.process_count() > 1:
+        raise UserError("environments on the host are stepped by one process; start a training for each host instead")
+    before, _together = _together, yes
+    try:
+        yield
+    finally:
+        _together = before
 
 
 def run_mesh(runs: int) -> Mesh:
