@@ -61,14 +61,14 @@ def find(path: str) -> Any:
 
 
 def _nearest(path: str) -> str:
-    package, _, _ = path.rpartition(".")
-    try:
-        parent = importlib.import_module(f"pettingzoo.{package}" if package else "pettingzoo")
-        names = [f"{package}.{module.name}".lstrip(".") for module in pkgutil.iter_modules(parent.__path__)]
-    except ImportError:
-        names = []
-    close = difflib.get_close_matches(path, names, n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else "neither PettingZoo's nor one that Python finds"
+    import pettingzoo
+
+    names = []
+    for family in pkgutil.iter_modules(pettingzoo.__path__):
+        places = [os.path.join(place, family.name) for place in pettingzoo.__path__]
+        names += [f"{family.name}.{module.name}" for module in pkgutil.iter_modules(places) if not module.ispkg]
+    close = difflib.get_close_matches(path, names, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else "neither PettingZoo's nor one that Python finds"
 
 
 class Task:

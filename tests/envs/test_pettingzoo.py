@@ -21,6 +21,7 @@ from baselines.qmix import qmix_rnn_mpe as qmix
 from envs import pool
 from envs.base import Continuous, Discrete, MultiDiscrete, UserError, select
 from envs.wrappers import AutoReset
+from shoal import config
 from tests.conftest import ROOT
 from tests.envs.zoo import CUT, ENDS, LOOKS, Zoo
 
@@ -271,6 +272,16 @@ def test_a_training_repeats_to_the_bit_stops_in_one_line_and_resumes(train, caps
     assert len(resumed) == len(one)
 
 
+def test_the_command_line_takes_slashes_or_dots_and_tells_mistakes_in_one_line(train, capsys):
+    _, cfg = config.composed("ippo", ["env=pettingzoo/sisl/pursuit_v5", "env.kwargs.n_pursuers=2"])
+    assert cfg.env == {"name": "pettingzoo/sisl.pursuit_v5", "kwargs": {"n_pursuers": 2}}
+    with pytest.raises(SystemExit):
+        train("env=pettingzoo/sisl/pursuit_v4")
+    assert capsys.readouterr().err == (
+        "error: env=pettingzoo/sisl.pursuit_v4: no such module; did you mean sisl.pursuit_v5?\n"
+    )
+
+
 @pytest.mark.parametrize("module", [qmix, maddpg])
 def test_off_policy_files_train_on_it(train, module):
     kind = "discrete" if module is qmix else "box"
@@ -307,6 +318,7 @@ def test_workers_end_with_a_killed_parent():
     ("name", "kwargs", "message"),
     [
         ("sisl.multiwalker_v8", {}, "did you mean sisl.multiwalker_v9"),
+        ("multiwalker_v9", {}, "did you mean sisl.multiwalker_v9"),
         ("no_such_package.game", {}, "no such module"),
         ("tests.envs.made", {}, "no such module"),
         ("a-b", {}, "name a module"),
