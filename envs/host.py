@@ -53,6 +53,8 @@ class Lasting(struct.PyTreeNode):
 class Step(struct.PyTreeNode):
     """What a call of the host answers."""
 
+    bank: chex.Array  # [], number and clock: where the environment stands now, which matters if it was lost
+    number: chex.Array  # []
     clock: chex.Array  # []
     reward: chex.Array  # [A]
     terminated: chex.Array  # []

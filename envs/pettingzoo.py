@@ -50,7 +50,7 @@ class PettingZoo(Env):
     def step(self, key, state, action):
         made = self._step_call(state.bank, state.number, state.clock, _seed(key), action)
         seen = select(made.lost, state.now, made.last)
-        state = state.replace(clock=made.clock, now=seen, first=made.first)
+        state = HostState(made.bank, made.number, made.clock, seen, made.first)
         timestep = self._timestep(seen).replace(
             reward=made.reward, terminated=made.terminated, truncated=made.truncated
         )
@@ -82,7 +82,8 @@ class PettingZoo(Env):
 
     def _blank_step(self) -> Step:
         no = np.bool_(False)
-        return Step(np.int32(0), np.zeros(self.num_agents, np.float32), no, no, no, self._blank(), self._blank())
+        reward, seen = np.zeros(self.num_agents, np.float32), self._blank()
+        return Step(np.int32(0), np.int32(0), np.int32(0), reward, no, no, no, last=seen, first=seen)
 
     def _on_reset(self, seed: np.ndarray, training: bool = False) -> Any:
         bank, clock, seen = self.pool.reset(seed.reshape(-1), training)
@@ -101,9 +102,9 @@ class PettingZoo(Env):
         clock, last, first = self.pool.step(
             int(bank[0]), number, clock.reshape(-1), seed.reshape(-1), action, self.horizon
         )
-        return Step(
-            clock, last["reward"], last["terminated"], last["truncated"], last["lost"], _seen(last), _seen(first)
-        )
+        numbers = np.arange(bank.size, dtype=np.int32)
+        made = {name: last[name] for name in ("reward", "terminated", "truncated", "lost")}
+        return Step(np.full_like(bank, bank[0]), numbers, clock, **made, last=_seen(last), first=_seen(first))
 
 
 def _seen(arrays: pool.Seen) -> Seen:

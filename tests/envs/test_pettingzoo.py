@@ -217,19 +217,23 @@ def test_a_resumed_training_and_a_copied_run_begin_anew():
 
     def step(vec, state):
         keys = first_keys(jax.random.PRNGKey(0))
-        return vec.step(keys, state, jnp.zeros((ENVS, 3), jnp.int32), vec.fresh(keys[0]))[1]
+        return vec.step(keys, state, jnp.zeros((ENVS, 3), jnp.int32), vec.fresh(keys[0]))
 
     copied = jax.tree.map(lambda leaf: leaf[np.array([0, 0])], last)  # as an evolution does
-    result = jax.vmap(partial(step, AutoReset(env, ENVS, 4)))(copied)
+    state, result = jax.vmap(partial(step, AutoReset(env, ENVS, 4)))(copied)
     np.testing.assert_array_equal(result.truncated[1], [True] * ENVS)
     np.testing.assert_array_equal(result.final_obs[1], seen[0])
     np.testing.assert_array_equal(result.final_obs[0, :, 0, 0], seen[0, :, 0, 0] + 1)
+    _, result = jax.vmap(partial(step, AutoReset(env, ENVS, 4)))(state)
+    assert not result.truncated[1].any()  # it is at home now
 
     other = AutoReset(envs.make(NAME, workers=1), ENVS, 4)  # a pool that knows nothing of it, as in a new process
-    result = jax.vmap(partial(step, other))(last)
+    state, result = jax.vmap(partial(step, other))(last)
     assert result.truncated.all()
     np.testing.assert_array_equal(result.final_obs, seen)
     assert (result.obs[..., 0, 0] == 0).all()
+    _, result = jax.vmap(partial(step, other))(state)
+    assert (result.obs[..., 0, 0] == 1).all()
 
 
 ZOO = [f"env={NAME}", "seeds=2", "chunks=2", "total_steps=128", "evaluation.episodes=2", "env.kwargs.horizon=6"]
