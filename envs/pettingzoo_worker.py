@@ -287,11 +287,12 @@ class Slot:
     def _own_state(self) -> np.ndarray:
         """The last known one where the environment has none left: some take their world apart when an agent goes."""
         try:
-            return np.ravel(self.env.state())
+            state = np.ravel(self.env.state())
         except Exception:
             if self.alive.all():
                 raise
             return self.state
+        return state if state.size == self.task.state_size else self.state
 
 
 def _flat(space: Any, value: Any, pixels: bool) -> np.ndarray:
@@ -411,7 +412,7 @@ def main() -> None:
             worker, result = answer(worker, *request)
             reply = ("done", result)
         except Problem as problem:
-            reply = ("problem", str(problem))
+            reply = ("problem", " ".join(str(problem).split()))
         except Exception as error:
             where = inspect.trace()[-1]
             text = " ".join(str(error).split()) or "no message"

@@ -353,7 +353,14 @@ def test_what_goes_wrong_in_an_environment_is_told(kwargs, message):
 
 
 @pytest.mark.parametrize(
-    "name", ["sisl.multiwalker_v9", "sisl.pursuit_v5", "butterfly.knights_archers_zombies_v11", "mpe2.simple_tag_v3"]
+    "name",
+    [
+        "sisl.multiwalker_v9",
+        "sisl.pursuit_v5",
+        "butterfly.knights_archers_zombies_v11",
+        "mpe2.simple_tag_v3",
+        "tests.envs.aec",
+    ],
 )
 def test_real_ones_step(name):
     env = envs.make(f"pettingzoo/{name}", horizon=6)
