@@ -18,6 +18,7 @@ import numpy as np
 
 from envs import pool
 from envs.base import Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, select, size_mask
+from envs.hashing import hashed
 from envs.host import HostState, Lasting, Seen, Step, one_call
 from envs.registry import register_family
 
@@ -113,7 +114,7 @@ def _seen(arrays: pool.Seen) -> Seen:
 
 def _seed(key: chex.PRNGKey) -> chex.Array:
     """What a worker seeds an episode with: 31 bits, which every generator takes."""
-    return jax.random.bits(key, dtype=jnp.uint32) >> 1
+    return jax.random.bits(hashed(key), dtype=jnp.uint32) >> 1
 
 
 def _action_space(facts: dict[str, Any]) -> Discrete | MultiDiscrete | Continuous:

@@ -11,6 +11,7 @@ import numpy as np
 from flax import struct
 
 from envs.base import Env, EnvState, TimeStep, UserError, select
+from envs.hashing import split
 from envs.host import Lasting, begun
 
 
@@ -166,7 +167,7 @@ class AutoReset:
 
     def reset(self, key: chex.PRNGKey) -> tuple[VecState, VecTimeStep]:
         """The first states of ``E`` episodes."""
-        keys = jax.random.split(key, self.num_envs)
+        keys = split(key, self.num_envs)
         inner, first = jax.vmap(self.env.reset)(Lasting(keys) if self.env.host else keys)
         state = VecState(inner, resets=jnp.zeros(self.num_envs, jnp.int32))
         timestep = VecTimeStep(
@@ -183,7 +184,7 @@ class AutoReset:
         """The pool of one rollout: ``[K, E, ...]`` first states and time steps."""
         if self.env.host:
             return (), ()
-        pool = jax.vmap(self.env.reset)(jax.random.split(key, self.pool_size * self.num_envs))
+        pool = jax.vmap(self.env.reset)(split(key, self.pool_size * self.num_envs))
         return jax.tree.map(lambda x: x.reshape(self.pool_size, self.num_envs, *x.shape[1:]), pool)
 
     def step(

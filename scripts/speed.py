@@ -182,7 +182,7 @@ def training(module: ModuleType, config: Any, env: Env, runs: int, updates: int)
         return runner.train_chunk(algorithm, state, hypers, updates, episodes=1, greedy=True)
 
     steps = runs * updates * algorithm.steps_per_update
-    program = sharding.over_runs(chunk, width)
+    program = sharding.over_runs(chunk, width, in_place=True)
     return prepare("shoal", program, state, hypers, steps=steps, carries=True, options=runner.RUN_LONG)
 
 

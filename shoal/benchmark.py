@@ -265,7 +265,7 @@ def _done(cell: Cell, cfg: DictConfig, made: runner.Plan) -> float:
     path = cell.folder / "config.yaml"
     if not path.exists():
         return 0.0
-    before: Any = OmegaConf.to_container(OmegaConf.load(path))
+    before: Any = OmegaConf.to_container(config.complete(OmegaConf.load(path)))  # type: ignore[arg-type]
     now: Any = OmegaConf.to_container(cfg, resolve=True)
     for key in sorted(_leaves(before) | _leaves(now)):
         old, new = OmegaConf.select(OmegaConf.create(before), key), OmegaConf.select(OmegaConf.create(now), key)
@@ -415,7 +415,7 @@ def train(one: Planned, watch: Callable[[Tick], None] | None = None, stop: Any =
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
     seconds = time.perf_counter() - begin
-    if process.returncode:
+    if process.returncode not in (0, runner.GO_ON):
         return Outcome("failed", seconds, _why(process.returncode, cell.folder / LOG))
     return Outcome("finished" if ended(cell.folder, one.steps, one.batches) else "stopped", seconds)
 

@@ -3,6 +3,9 @@
 A checkpoint is a folder ``<chunk>`` with orbax's files, ``callbacks.json`` where there are callbacks, and
 ``manifest.json`` (each file's size and SHA-256). It is written under another name and renamed when it is complete, so a
 killed process leaves either a whole checkpoint or none. Nothing in it is code: loading executes nothing.
+
+Of several processes each writes what its devices hold, and the first the rest. Any number of processes and devices can
+restore it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from shoal import hosts
 
 MANIFEST, CALLBACKS = "manifest.json", "callbacks.json"
 PARTIAL = ".partial"
@@ -37,14 +42,25 @@ def save(folder: Path, chunk: int, state: Any, keep: int, callbacks: dict[str, A
     """
     import orbax.checkpoint as ocp
 
-    folder.mkdir(parents=True, exist_ok=True)
     partial, final = folder / f"{chunk}{PARTIAL}", folder / str(chunk)
-    for stale in folder.glob(f"*{PARTIAL}"):
-        shutil.rmtree(stale)
-    host_state = jax.tree.map(np.asarray, state)
-    partial.mkdir()
+    if hosts.leads():
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob(f"*{PARTIAL}"):
+            shutil.rmtree(stale)
+        partial.mkdir()
+    hosts.meet("a place for the checkpoint")
     with ocp.PyTreeCheckpointer() as checkpointer:
-        checkpointer.save((partial / "state").absolute(), host_state)
+        saved = jax.tree.map(np.asarray, state) if hosts.count() == 1 else state
+        checkpointer.save((partial / "state").absolute(), saved)
+    if hosts.leads():
+        _complete(partial, final, callbacks)
+        for old in chunks(folder)[:-keep]:
+            shutil.rmtree(folder / str(old))
+    hosts.meet("the checkpoint is written")
+
+
+def _complete(partial: Path, final: Path, callbacks: dict[str, Any] | None) -> None:
+    """Vouch for what has been written, and give it its name."""
     if callbacks is not None:
         (partial / CALLBACKS).write_text(json.dumps(callbacks))
     manifest = {str(p.relative_to(partial)): [p.stat().st_size, _digest(p)] for p in _files(partial)}
@@ -53,9 +69,7 @@ def save(folder: Path, chunk: int, state: Any, keep: int, callbacks: dict[str, A
     if final.exists():
         shutil.rmtree(final)
     os.rename(partial, final)
-    _sync_folder(folder)
-    for old in chunks(folder)[:-keep]:
-        shutil.rmtree(folder / str(old))
+    _sync_folder(final.parent)
 
 
 def _sync(folder: Path) -> None:
@@ -93,24 +107,34 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def restore(folder: Path, like: Any) -> tuple[int, Any, dict[str, Any] | None] | None:
+def newest(folder: Path) -> int | None:
+    """The newest whole checkpoint. A damaged one is passed over with a warning, and the one before it is taken."""
+    for chunk in reversed(chunks(folder)):
+        reason = damage(folder / str(chunk))
+        if reason is None:
+            return chunk
+        print(
+            f"warning: checkpoint {folder / str(chunk)} is damaged ({reason}); trying the one before", file=sys.stderr
+        )
+    return None
+
+
+def restore(folder: Path, like: Any, runs: int) -> tuple[int, Any, dict[str, Any] | None] | None:
     """The newest whole checkpoint as ``(chunk, state, callbacks)``, shaped ``like`` a state; None if there is none.
 
-    A damaged one is passed over with a warning, and the one before it is taken.
+    Beyond the first ``runs`` of the run axis are copies of them, as many as the devices needed: more or fewer now.
     """
     import orbax.checkpoint as ocp
 
-    for chunk in reversed(chunks(folder)):
-        reason = damage(folder / str(chunk))
-        if reason is not None:
-            print(
-                f"warning: checkpoint {folder / str(chunk)} is damaged ({reason}); trying the one before",
-                file=sys.stderr,
-            )
-            continue
-        template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
-        with ocp.PyTreeCheckpointer() as checkpointer:
-            state = checkpointer.restore((folder / str(chunk) / "state").absolute(), item=template)
-        path = folder / str(chunk) / CALLBACKS
-        return chunk, state, json.loads(path.read_text()) if path.exists() else None
-    return None
+    found = newest(folder) if hosts.leads() else None
+    chunk = int(hosts.agree(np.int32(-1 if found is None else found)))
+    if chunk < 0:
+        return None
+    template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), template)
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        path = (folder / str(chunk) / "state").absolute()
+        state = checkpointer.restore(path, item=template, restore_args=as_numpy)
+    state = jax.tree.map(lambda x, now: x if len(x) == len(now) else x[np.arange(len(now)) % runs], state, template)
+    path = folder / str(chunk) / CALLBACKS
+    return chunk, state, json.loads(path.read_text()) if path.exists() else None

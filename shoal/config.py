@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import importlib.util
 import math
 import os
 import sys
@@ -38,18 +39,30 @@ if TYPE_CHECKING:
 
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
-GROUPS = ("env", "logger", "algorithm")  # what is chosen by a name
+GROUPS = ("env", "logger", "algorithm", "launcher")  # what is chosen by a name
+LAUNCHERS = ("slurm", "local")  # config/launcher
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 LOGGER_MODES = ("one", "per_seed")
+MATMUL = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 
 
 Choices = tuple[str, ...] | Callable[[], tuple[str, ...]]
 
 
-def setting(default: Any, *, low: float | None = None, high: float | None = None, choices: Choices = ()) -> Any:
-    """A field of a static configuration, and what it may be; a dataclass as ``default`` has fields of its own."""
-    metadata = {"low": low, "high": high, "choices": choices}
+def setting(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Choices = (),
+    words: tuple[str, ...] = (),
+) -> Any:
+    """A field of a static configuration, and what it may be; a dataclass as ``default`` has fields of its own.
+
+    ``words`` may stand in a number's place.
+    """
+    metadata = {"low": low, "high": high, "choices": choices, "words": words}
     if isinstance(default, tuple) or dataclasses.is_dataclass(default):  # OmegaConf reads lists into tuples
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -90,6 +103,21 @@ class Logger:
 
 
 @dataclasses.dataclass
+class Distributed:
+    coordinator: str = setting("auto")  # host:port of the first process; auto: what srun says; none: this one is alone
+    processes: int | None = setting(None, low=1)  # how many there are
+    process: int | None = setting(None, low=0)  # which one this is
+    timeout: int = setting(60, low=1)  # seconds until a process that has gone is missed
+    patience: int = setting(300, low=1)  # seconds to wait for all to come
+
+
+@dataclasses.dataclass
+class Precision:
+    activations: str = setting("float32", choices=("float32", "bfloat16"))  # what networks compute in
+    matmul: str = setting("default", choices=MATMUL)  # jax_default_matmul_precision
+
+
+@dataclasses.dataclass
 class Run:
     dir: str = setting("runs/${recipe}/${slug:${env.name}}/${now:%Y-%m-%d_%H-%M-%S}")  # the folder left behind
 
@@ -109,12 +137,15 @@ class Settings:
     seed: int = setting(0, low=0, high=2**31 - 1)  # the first seed
     total_steps: float = setting(1e6, low=1)  # environment steps of one run
     chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
-    runs_per_batch: int | None = setting(None, low=1)  # runs in memory at once; none for all
+    runs_per_batch: int | str | None = setting(None, low=1, words=("auto",))  # at once; none for all, auto to fit
+    devices: int | str = setting("all", low=1, words=("all",))  # that this process uses
+    distributed: Distributed = dataclasses.field(default_factory=Distributed)
+    precision: Precision = dataclasses.field(default_factory=Precision)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
     logger: Logger = dataclasses.field(default_factory=Logger)
     run: Run = dataclasses.field(default_factory=Run)
-    resume: str | None = setting(None)  # the folder of a training to go on with
+    resume: str | None = setting(None)  # the folder of a training to go on with; auto: run.dir, if it holds one
     callbacks: list[str] = dataclasses.field(default_factory=list)  # file.py:Name, package.module:Name
 
 
@@ -157,7 +188,7 @@ def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
 
 
 def _limits(field: dataclasses.Field) -> dict[str, Any]:
-    limits = {key: field.metadata.get(key) for key in ("low", "high")}
+    limits = {key: field.metadata.get(key) for key in ("low", "high")} | {"words": field.metadata.get("words", ())}
     choices = field.metadata.get("choices", ())
     return limits | {"choices": choices() if callable(choices) else choices}
 
@@ -168,6 +199,8 @@ def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
     name = f"{prefix}{field.name}"
     if limits["choices"] and value not in limits["choices"]:
         raise UserError(f"{name}={value}: must be one of {', '.join(limits['choices'])}")
+    if limits["words"] and isinstance(value, str) and value not in limits["words"]:
+        raise UserError(f"{name}={value}: must be a whole number or {' or '.join(limits['words'])}")
     for number in value if isinstance(value, list | tuple) else [value]:
         if isinstance(number, float) and not math.isfinite(number):
             raise UserError(f"{name}={number}: must be a finite number")
@@ -258,6 +291,8 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
             raise UserError(f"{word}: cannot be read; write name=value, lists as [a,b]") from error
         _check_key(override.key_or_group, known, hypers_type)
         checked.append(word)
+        if override.key_or_group == "launcher" and not {"-m", "--multirun", "--cfg", "-c"} & set(flags):
+            raise UserError(f"{word}: launches the jobs of a multirun (-m); without one, leave it out")
         if override.is_sweep_override():
             if not {"-m", "--multirun"} & set(flags):
                 raise UserError(f"{word}: several values of one setting need -m (Hydra's multirun)")
@@ -331,6 +366,11 @@ def _check_groups(words: list[str], file: str) -> None:
             envs.make(value)  # raises, with the nearest names
         if key == "logger" and value not in LOGGERS:
             raise UserError(f"logger={value}: must be one of {', '.join(LOGGERS)}")
+        if key == "launcher":
+            if value not in LAUNCHERS:
+                raise UserError(f"launcher={value}: must be one of {', '.join(LAUNCHERS)}")
+            if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+                raise UserError(f"launcher={value}: needs hydra-submitit-launcher; pip install -e '.[launchers]'")
 
 
 def _one_line(error: Exception, words: list[str] | None = None) -> str:
@@ -364,9 +404,9 @@ def main(
     ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
     so that a copied file can have a recipe of its own. ``callbacks`` go before those of the command line.
     """
-    from shoal import runner, sharding
+    import jax
 
-    sharding.cores_as_devices()
+    from shoal import hosts, runner, sharding
 
     script = Path(sys.argv[0]).absolute()
     config_dir = CONFIG_DIR
@@ -374,6 +414,7 @@ def main(
         recipe, config_dir = script.stem, str(script.parent)
 
     def job(cfg: DictConfig) -> None:
+        sharding.cores_as_devices()  # here: a launcher's job may be on another machine than this command
         try:
             multirun = HydraConfig.get().mode == RunMode.MULTIRUN
             folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
@@ -381,6 +422,12 @@ def main(
             runner.run(make, config_type, hypers_type, cfg, folder, overrides, callbacks)
         except UserError as error:
             fail(error)
+        except runner.Stopped:
+            sys.exit(runner.GO_ON)
+        except jax.errors.JaxRuntimeError as error:
+            if hosts.count() == 1:
+                raise
+            hosts.give_up(error)
 
     try:
         _register_schema(config_type, hypers_type, name=script.stem)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from envs.base import select
+from envs.hashing import split
 from shoal.algorithm import Algorithm, Metrics, Params
 from shoal.metrics import of_episodes
 
@@ -21,7 +22,7 @@ def evaluate(
     Each environment plays exactly one episode.
     """
     env, acting = algorithm.env, algorithm.acting
-    keys = jax.random.split(key, 1 + episodes + env.horizon)  # one draw: each costs a quarter second to compile
+    keys = split(key, 1 + episodes + env.horizon)
     key, reset_keys, step_keys = keys[0], keys[1 : episodes + 1], keys[episodes + 1 :]
     state, timestep = jax.vmap(env.reset)(reset_keys)
     running = jnp.ones(episodes, bool)
@@ -30,9 +31,9 @@ def evaluate(
 
     def step(carry, step_key):
         state, timestep, memory, running, returns, length = carry
-        act_key, env_key = jax.random.split(step_key)
+        act_key, env_key = split(step_key, 2)
         memory, action = acting.act(policy, memory, timestep, act_key, greedy)
-        new_state, new_timestep = jax.vmap(env.step)(jax.random.split(env_key, episodes), state, action)
+        new_state, new_timestep = jax.vmap(env.step)(split(env_key, episodes), state, action)
         # A finished episode stands still, and so does its last `info`.
         state, timestep = select(running, (new_state, new_timestep), (state, timestep))
         returns = returns + jnp.where(running[:, None], timestep.earned, 0.0)

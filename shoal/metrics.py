@@ -15,7 +15,6 @@ from flax import struct
 from envs.base import Env
 from envs.wrappers import VecTimeStep
 from shoal.algorithm import Metrics
-from shoal.returns import masked_mean, mean_by
 
 EPISODES = "episodes"  # how many episodes ended: the weight of the metrics below
 PER_EPISODE = ("episode_return", "episode_length", "win_rate")
@@ -43,12 +42,21 @@ def episode_metrics(step: VecTimeStep, env: Env) -> Metrics:
 
 def by_group(terms: Metrics, alive: chex.Array, env: Env) -> Metrics:
     """Masked means of ``terms [..., A]``: over all agents, and over each group where there are several."""
-    means = {name: masked_mean(term, alive) for name, term in terms.items()}
-    if len(env.group_names) > 1:
-        for name, term in terms.items():
-            values = mean_by(env.group_ids, term, alive)
-            means |= {f"{name}/{group}": values[i] for i, group in enumerate(env.group_names)}
-    return means
+    # Side by side: a reduction for every term takes longer to compile, and to run.
+    stacked = jnp.stack([jnp.float32(term) for term in terms.values()])  # [M, ..., A]
+    totals = jnp.where(alive, stacked, 0.0).sum(tuple(range(1, stacked.ndim - 1)))  # [M, A]
+    counts = alive.sum(tuple(range(alive.ndim - 1)))  # [A]
+
+    def means(members: np.ndarray) -> list[chex.Array]:
+        return list(totals[:, members].sum(axis=-1) / jnp.maximum(counts[members].sum(), 1))
+
+    everyone = dict(zip(terms, means(np.arange(env.num_agents)), strict=True))
+    if len(env.group_names) == 1:
+        return everyone
+    for index, group in enumerate(env.group_names):
+        names = [f"{name}/{group}" for name in terms]
+        everyone |= dict(zip(names, means(np.flatnonzero(env.group_ids == index)), strict=True))
+    return everyone
 
 
 def is_per_episode(name: str) -> bool:
@@ -70,6 +78,10 @@ class Table(struct.PyTreeNode):
 
     def __getitem__(self, name: str) -> chex.Array:
         return self.values[..., self.names.index(name)]
+
+    def mean(self) -> Table:
+        """Over all axes."""
+        return self.replace(values=self.values.reshape(-1, len(self.names)).mean(axis=0))  # type: ignore[attr-defined]
 
     def columns(self) -> Metrics:
         """The figures by name, ``[...]``."""

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs.hashing import hashed
+from shoal import networks
 from shoal.networks import Dense
 from shoal.returns import mean_by
 
@@ -69,7 +71,7 @@ class Mixing:
         if self.kind != "qmix":
             return {}
         inputs = (jnp.zeros(len(self.group_ids)), jnp.zeros(state_size))
-        keys = jax.random.split(key, len(self.members))
+        keys = jax.random.split(hashed(key), len(self.members))
         return {"mixer": jax.vmap(lambda k: self.module.init(k, *inputs)["params"])(keys)}
 
     def __call__(self, params: dict[str, Any], chosen: chex.Array, state: chex.Array, alive: chex.Array) -> chex.Array:
@@ -81,9 +83,7 @@ class Mixing:
         if self.kind == "vdn":
             return jnp.stack([team.sum(-1) for team in teams], axis=-1)
         mixers = [jax.tree.map(lambda p, m=m: p[m], params["mixer"]) for m in range(len(teams))]
-        mixed: list[Any] = [
-            self.module.apply({"params": p}, team, state) for p, team in zip(mixers, teams, strict=True)
-        ]
+        mixed: list[Any] = [networks.apply(self.module, p, team, state) for p, team in zip(mixers, teams, strict=True)]
         return jnp.stack(mixed, axis=-1)
 
     def reward(self, reward: chex.Array) -> chex.Array:

@@ -22,13 +22,15 @@ class Stats(struct.PyTreeNode):
     count: chex.Array  # [] float32
 
 
-def init(size: int) -> Stats:
-    """Statistics of nothing yet: :func:`apply` leaves observations as they are."""
-    return Stats(jnp.zeros(size), jnp.ones(size), jnp.float32(0.0))
+def init(size: int, used: bool = True) -> Stats | None:
+    """Statistics of nothing yet; None if they will never be ``used``. :func:`apply` leaves observations as they are."""
+    return Stats(jnp.zeros(size), jnp.ones(size), jnp.float32(0.0)) if used else None
 
 
-def update(stats: Stats, obs: chex.Array, alive: chex.Array) -> Stats:
+def update(stats: Stats | None, obs: chex.Array, alive: chex.Array) -> Stats | None:
     """Merge a batch ``obs [..., A, O]``, counting agents that are ``alive [..., A]`` (Chan et al. 1979)."""
+    if stats is None:
+        return None
     weight = alive.reshape(-1, 1).astype(jnp.float32)
     rows = obs.reshape(weight.shape[0], -1)
     batch_count = weight.sum()
@@ -45,13 +47,20 @@ def update(stats: Stats, obs: chex.Array, alive: chex.Array) -> Stats:
     return Stats(new_mean, new_variance, count)
 
 
-def apply(stats: Stats, obs: chex.Array, limit: float = LIMIT) -> chex.Array:
-    """Observations with mean zero and variance one, clipped to ``limit``."""
+def apply(stats: Stats | None, obs: chex.Array, limit: float = LIMIT) -> chex.Array:
+    """Observations with mean zero and variance one, clipped to ``limit``; without statistics as they are."""
+    if stats is None:
+        return obs
     return jnp.clip((obs - stats.mean) / jnp.sqrt(stats.variance + EPSILON), -limit, limit)
 
 
-def init_values(policies: int) -> Stats:
-    """Statistics of the returns of each policy's agents, ``[P]``: values in units of the reward, unless updated."""
+def init_values(policies: int, kind: str = "running") -> Stats | None:
+    """Statistics of the returns of each policy's agents, ``[P]``: values in units of the reward, unless updated.
+
+    None for the ``kind`` that keeps none: :func:`to_reward_units` and its inverse then leave values as they are.
+    """
+    if kind == "none":
+        return None
     return Stats(jnp.zeros(policies), jnp.ones(policies), jnp.zeros(policies))
 
 
@@ -70,14 +79,14 @@ def update_values(stats: Stats, target: chex.Array, alive: chex.Array, policy_of
     return Stats(stats.mean + share * delta, jnp.maximum(variance, 1e-4), count)
 
 
-def to_reward_units(stats: Stats, value: chex.Array, policy_of: np.ndarray) -> chex.Array:
+def to_reward_units(stats: Stats | None, value: chex.Array, policy_of: np.ndarray) -> chex.Array:
     """What a critic's output ``[..., A]`` means."""
-    return value * jnp.sqrt(stats.variance)[policy_of] + stats.mean[policy_of]
+    return value if stats is None else value * jnp.sqrt(stats.variance)[policy_of] + stats.mean[policy_of]
 
 
-def from_reward_units(stats: Stats, value: chex.Array, policy_of: np.ndarray) -> chex.Array:
+def from_reward_units(stats: Stats | None, value: chex.Array, policy_of: np.ndarray) -> chex.Array:
     """What a critic should say for ``value [..., A]``."""
-    return (value - stats.mean[policy_of]) / jnp.sqrt(stats.variance)[policy_of]
+    return value if stats is None else (value - stats.mean[policy_of]) / jnp.sqrt(stats.variance)[policy_of]
 
 
 def keep_outputs(head: dict[str, Any], old: Stats, new: Stats) -> dict[str, Any]:
@@ -88,10 +97,15 @@ def keep_outputs(head: dict[str, Any], old: Stats, new: Stats) -> dict[str, Any]
 
 
 def follow_returns(
-    kind: str, stats: Stats, critic: dict[str, Any], target: chex.Array, alive: chex.Array, policy_of: np.ndarray
-) -> tuple[Stats, dict[str, Any]]:
+    kind: str,
+    stats: Stats | None,
+    critic: dict[str, Any],
+    target: chex.Array,
+    alive: chex.Array,
+    policy_of: np.ndarray,
+) -> tuple[Stats | None, dict[str, Any]]:
     """Statistics after the returns ``target [..., A]``, and the critic's parameters, which ``popart`` adapts."""
-    if kind == "none":
+    if kind == "none" or stats is None:
         return stats, critic
     new = update_values(stats, target, alive, policy_of)
     return new, (critic | {"head": keep_outputs(critic["head"], stats, new)} if kind == "popart" else critic)

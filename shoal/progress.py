@@ -24,10 +24,10 @@ class _Percent(ProgressColumn):
 
 
 class Display:
-    """A bar with steps, percent, steps/s over all runs, time left, mean and best return."""
+    """A bar with steps, percent, steps/s over all runs, time left, mean and best return; of one process of several."""
 
-    def __init__(self, total_steps: int, runs: int):
-        self.console = Console(stderr=True)
+    def __init__(self, total_steps: int, runs: int, shown: bool = True):
+        self.console = Console(stderr=True, quiet=not shown)
         self.total, self.runs = total_steps, runs
         self.bar = Progress(
             SpinnerColumn(),
@@ -67,7 +67,7 @@ class Display:
 
     def line(self, text: str) -> None:
         """A message that stays, above the bar."""
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, soft_wrap=True)
 
 
 def show_table(rows: list[list[str]], title: str) -> None:

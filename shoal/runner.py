@@ -33,8 +33,8 @@ from omegaconf import DictConfig, OmegaConf
 
 import envs
 from envs.base import UserError
+from shoal import budget, checkpoint, hosts, loggers, networks, policies, report, sharding, sweep
 from shoal import callbacks as user_callbacks
-from shoal import checkpoint, loggers, policies, report, sharding, sweep
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
 from shoal.callbacks import Hooks
 from shoal.config import build, check_settings, complete
@@ -43,15 +43,28 @@ from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
 from shoal.records import Records, write_atomically
 
-EVALUATION_STREAM = 0x65766C  # folded into a run's key: evaluation never shares random numbers with training
+# The first word of a run's key, zero otherwise: evaluation never shares random numbers with training.
+EVALUATION_STREAM = 0x65766C
 # When resuming; callbacks may be mended, or left out to go on after one that has stopped the training.
-FREE_TO_CHANGE = ("total_steps", "logger", "checkpoint", "resume", "run", "callbacks", "algo.total_steps")
+FREE_TO_CHANGE = (
+    "total_steps",
+    "logger",
+    "checkpoint",
+    "resume",
+    "run",
+    "callbacks",
+    "devices",
+    "distributed",
+    "algo.total_steps",
+)
 # The first states are computed once: there is nothing to gain from optimising that program.
 RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # Level 3, the default, took longer to compile here and the result was no faster.
 RUN_LONG: dict[str, Any] = {"xla_backend_optimization_level": 2}
 PARENT = "SHOAL_PARENT"  # the process that a training ends with, if it says so
-WORTH_SAYING = 2**28  # bytes: what a training takes is told from here on
+WORTH_SAYING = 2**28  # bytes: what a compiled program takes is told from here on
+GO_ON = 75  # exit code of a training that a signal has stopped: the same command with resume=auto goes on (EX_TEMPFAIL)
+LONG = 30.0  # seconds: what schedulers leave a process to end in
 PACKAGES = (
     "jax",
     "jaxlib",
@@ -80,7 +93,7 @@ class RunState(struct.PyTreeNode):
 def start(algorithm: Algorithm, key: chex.PRNGKey, hypers: Hypers) -> RunState:
     """The state of one run before its first update."""
     train = algorithm.init(key, hypers)
-    evaluation_key = jax.random.fold_in(key, EVALUATION_STREAM)
+    evaluation_key = key ^ jnp.array([EVALUATION_STREAM, 0], jnp.uint32)
     return RunState(train, algorithm.policy(train), jnp.float32(-jnp.inf), jnp.bool_(False), evaluation_key)
 
 
@@ -136,7 +149,8 @@ class Plan:
     @property
     def batch_size(self) -> int:
         """Runs that train at once."""
-        return min(self.settings.runs_per_batch or len(self.runs), len(self.runs))
+        given = self.settings.runs_per_batch
+        return min(given, len(self.runs)) if isinstance(given, int) else len(self.runs)
 
     @property
     def width(self) -> int:
@@ -160,6 +174,7 @@ class Plan:
 def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
     """Check a configuration against its environment and split its training into chunks."""
     check_settings(cfg, config_type, hypers_type)
+    set_precision(cfg.precision)
     kwargs = OmegaConf.to_container(cfg.env.kwargs, resolve=True)
     assert isinstance(kwargs, dict)
     try:
@@ -171,7 +186,41 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     assert isinstance(values, dict)
     runs = sweep.expand(build(cfg.hypers, "hypers.", hypers_type), values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
     updates_per_chunk = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
-    return Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
+    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host)
+    plan = Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
+    if cfg.runs_per_batch == "auto":
+        cfg.runs_per_batch = fitting(plan)
+    return plan
+
+
+def fitting(plan: Plan) -> int:
+    """``runs_per_batch=auto``: how many runs to train at once, said where it is not all of them."""
+    need, available, count = one_run(plan), hosts.least(available_memory()), len(plan.runs)
+    size = budget.fit(count, available, need.of)
+    if size < count and hosts.leads():
+        batches = math.ceil(count / size)
+        print(f"runs_per_batch={size}: {batches} batches, as {need.text(count, available)}", file=sys.stderr)
+    return size
+
+
+def one_run(plan: Plan) -> budget.Need:
+    """What one run needs, from traces alone."""
+    key, hypers = jax.tree.map(lambda leaf: leaf[0], plan.runs.select(np.array([0])))
+    state = jax.eval_shape(lambda k, h: start(plan.algorithm, k, h), key, hypers)
+    traced = jax.make_jaxpr(chunk_of(plan))(state, hypers)
+    return budget.state_need(state, 1, budget.beside_state(traced.jaxpr))
+
+
+def chunk_of(plan: Plan) -> Callable:
+    """The chunk of one run: ``(state, hypers) -> state, metrics, episodes``."""
+    evaluation = plan.settings.evaluation
+
+    def chunk(state: RunState, hypers: Hypers):
+        return train_chunk(
+            plan.algorithm, state, hypers, plan.updates_per_chunk, evaluation.episodes, evaluation.greedy
+        )
+
+    return chunk
 
 
 def run(
@@ -190,15 +239,19 @@ def run(
     that the configuration names.
     """
     enable_compilation_cache()
+    hosts.join(cfg.distributed)
     given = [user_callbacks.made(callback) for callback in callbacks]
+    if cfg.resume == "auto":
+        cfg.resume = found_training(cfg, folder, overrides)
     if cfg.resume is not None:
         folder = Path(cfg.resume)
         cfg = resumed_config(folder, cfg, overrides)
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
         named = [user_callbacks.find(word) for word in cfg.callbacks]
     else:
-        folder = folder or Path(cfg.run.dir)
-        if any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints")):
+        folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
+        taken = any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints"))
+        if hosts.agree(np.int32(taken)):
             raise UserError(f"run.dir={folder}: holds a training already; resume={folder} goes on with it")
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
         named = [user_callbacks.find(word) for word in cfg.callbacks]
@@ -207,15 +260,35 @@ def run(
         saved.updates_per_chunk = plan.updates_per_chunk
         saved.run.dir = str(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
+            if hosts.leads():
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
         except OSError as error:
             raise UserError(f"run.dir={folder}: cannot be written ({error.strerror})") from error
     try:
-        train(plan, [*given, *named])
+        # Callbacks are called once, by the first process, which tells the others what has changed.
+        train(plan, [*given, *named] if hosts.leads() else [])
     except jax.errors.JaxRuntimeError as error:
         raise stopped_on_host(plan) or error from None
     return folder
+
+
+def found_training(cfg: DictConfig, folder: Path | None, overrides: list[str]) -> str | None:
+    """``resume=auto``: the folder of this command's training if that has begun; None if it has not."""
+    if folder is None and not any(word.lstrip("+").startswith("run.dir=") for word in overrides):
+        raise UserError(
+            "resume=auto: needs run.dir=<folder>, the same every time; the default has the time in its name"
+        )
+    folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
+    begun = bool(hosts.agree(np.int32((folder / "config.yaml").exists())))
+    return str(folder) if begun else None
+
+
+def set_precision(precision: DictConfig) -> None:
+    """What networks compute in, and how exactly matrices are multiplied."""
+    networks.compute_in(precision.activations)
+    matmul = None if precision.matmul == "default" else precision.matmul
+    jax.config.update("jax_default_matmul_precision", matmul)
 
 
 def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictConfig:
@@ -228,10 +301,12 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
     saved = complete(loaded)
     for word in overrides:
         key = word.lstrip("+").split("=", 1)[0]
-        if key.startswith("hydra"):
+        if key.startswith(("hydra", "launcher")):
             continue
         value = OmegaConf.select(cfg, key)
         before = OmegaConf.select(saved, key)
+        if key == "runs_per_batch" and value == "auto":
+            continue  # the batches stay as they were chosen
         if value != before and key.split(".")[0] not in FREE_TO_CHANGE:
             raise UserError(f"{word}: a resumed training cannot change this (it was {before}); start a new one instead")
         OmegaConf.update(saved, key, value)
@@ -258,14 +333,19 @@ def stopped_on_host(plan: Plan) -> UserError | None:
     return UserError(f"{failure}; {hint}")
 
 
+class Stopped(Exception):
+    """SIGTERM or SIGUSR1 has ended the training, with a checkpoint; there is more to do."""
+
+
 class Stop:
-    """Ctrl-C and SIGTERM end the training after the chunk under way, with a checkpoint; a second one at once.
+    """Ctrl-C, SIGTERM and SIGUSR1 end the training after the chunk under way, with a checkpoint; a second one at once.
 
     So does the death of a parent that has named itself in ``SHOAL_PARENT``: a killed benchmark leaves nothing running.
     """
 
     def __init__(self) -> None:
         self.told = False
+        self.scheduled = False  # a scheduler's signal: it may start the same command again
         self.parent = os.environ.get(PARENT)
 
     @property
@@ -273,7 +353,7 @@ class Stop:
         return self.told or (self.parent is not None and os.getppid() != int(self.parent))
 
     def __enter__(self) -> Stop:
-        self.before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        self.before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
         return self
 
     def __exit__(self, *_) -> None:
@@ -281,9 +361,10 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
-        if self.told:
+        if self.told and number != signal.SIGUSR1:  # a warning, which may come twice
             raise KeyboardInterrupt
         self.told = True
+        self.scheduled = self.scheduled or number != signal.SIGINT
         print("stopping after this chunk (again to stop at once)", file=sys.stderr)
 
 
@@ -316,64 +397,57 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     begin = time.perf_counter()
     settings = plan.settings
     keys, hypers = sharding.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
-
-    def chunk(state: RunState, hypers: Hypers):
-        return train_chunk(
-            plan.algorithm,
-            state,
-            hypers,
-            plan.updates_per_chunk,
-            settings.evaluation.episodes,
-            settings.evaluation.greedy,
-        )
-
+    if plan.width > plan.batch_size:
+        devices, more = sharding.run_mesh(plan.batch_size).size, plan.width - plan.batch_size
+        display.line(f"{plan.batch_size} runs on {devices} devices: {more} more train along, and are dropped")
     display.compiling("the training")
     first = sharding.over_runs(lambda key, h: start(plan.algorithm, key, h), plan.width)
     traced = jax.jit(first).trace(keys, hypers)
     shapes = sharding.shapes(traced.out_info, plan.width)
-    state_size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
-    check_memory(state_size, plan.width, settings)  # the least that it can be, known before anything is compiled
-    chunk_lowered = jax.jit(sharding.over_runs(chunk, plan.width), donate_argnums=0).lower(shapes, hypers)
+    available = hosts.least(available_memory())
+    # The least that it can be, known before anything is compiled.
+    check_memory(budget.state_need(shapes, plan.width).of(plan.width), available, plan.width, settings)
+    chunk_traced = jax.jit(sharding.over_runs(chunk_of(plan), plan.width, in_place=True), donate_argnums=0).trace(
+        shapes, hypers
+    )
+    need = budget.state_need(shapes, plan.width, budget.beside_state(chunk_traced.jaxpr.jaxpr))
+    display.line(need.text(plan.width, available))
+    chunk_lowered = chunk_traced.lower()
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         chunk_compiling = pool.submit(chunk_lowered.compile, RUN_LONG)
         start_compiled = traced.lower().compile(RUN_ONCE)
         chunk_compiled = chunk_compiling.result()
     memory = memory_of(chunk_compiled, plan.width)
-    check_memory(memory, plan.width, settings)
+    check_memory(memory, available, plan.width, settings)
     if memory > WORTH_SAYING:
-        display.line(f"{plan.width} runs at once take {_gib(memory)} of {_gib(available_memory() or memory)}")
+        display.line(f"{plan.width} runs at once take {budget.size_text(memory)}")
     return Programs(start_compiled, chunk_compiled, shapes, time.perf_counter() - begin, memory)
 
 
 def memory_of(program: Any, runs: int) -> int:
-    """Bytes that a compiled program will have in use at once, of all devices that share the memory."""
+    """Bytes that a compiled program will have in use at once, of all devices that share a memory."""
     sizes = program.memory_analysis()
     if sizes is None:
         return 0
     taken = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
-    share = sharding.run_mesh(runs).size if jax.default_backend() == "cpu" else 1
-    return share * (taken - sizes.alias_size_in_bytes)
+    return budget.holders(runs) * (taken - sizes.alias_size_in_bytes)
 
 
-def check_memory(needed: int, runs: int, settings: DictConfig) -> None:
+def check_memory(needed: int, available: int | None, runs: int, settings: DictConfig) -> None:
     """A :class:`UserError` that names ``runs_per_batch`` (and ``buffer_size``) if more is needed than there is."""
-    available = available_memory()
     if available is None or needed <= available:
         return
     advice = []
     if runs > 1:
         fit = max(1, int(runs * available / needed * 0.9))
-        advice.append(f"runs_per_batch={fit} trains them in batches that fit")
+        advice.append(f"runs_per_batch={fit} (or auto) trains them in batches that fit")
     if "buffer_size" in settings.algo:
         advice.append(f"a smaller algo.buffer_size (it is {settings.algo.buffer_size}) makes each run smaller")
     advice = advice or ["make the networks, algo.num_envs or algo.rollout_length smaller"]
     raise UserError(
-        f"{runs} run{'s' * (runs > 1)} need {_gib(needed)} and {_gib(available)} are free; {'; '.join(advice)}"
+        f"{runs} run{'s' * (runs > 1)} need {budget.size_text(needed)} and {budget.size_text(available)} are free; "
+        f"{'; '.join(advice)}"
     )
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.2g} GiB" if size < 10 * 2**30 else f"{size / 2**30:.0f} GiB"
 
 
 def available_memory() -> int | None:
@@ -393,13 +467,14 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     settings, runs = plan.settings, plan.runs
     records = Records(plan.folder)
     container = OmegaConf.to_container(settings, resolve=True)
-    algorithm = settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe
-    logger = loggers.make(settings.logger, plan.folder, container, runs, algorithm)  # type: ignore[arg-type]
+    algorithm = algorithm_name(settings)
+    logger: loggers.Logger = loggers.Silent()
+    if hosts.leads():
+        logger = loggers.make(settings.logger, plan.folder, container, runs, algorithm)  # type: ignore[arg-type]
     diverged = np.zeros(len(runs), bool)
     begin = time.perf_counter()
     total = plan.steps_per_chunk * plan.chunks * len(runs)
-    together = sharding.together(plan.algorithm.env.host)
-    with together, Stop() as stop, Display(total, len(runs)) as display:
+    with Stop() as stop, Display(total, len(runs), hosts.leads()) as display:
 
         def stopped_by(name: str) -> None:
             stop.told = True
@@ -407,20 +482,41 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
 
         hooks = Hooks(callbacks, plan, stopped_by)
         programs = compile_programs(plan, display)
-        speed, trained = Speed(), []
+        speed, trained, stopped, scheduled = Speed(), [], False, False
         for batch in range(plan.batches):
             state = train_batch(plan, programs, batch, records, logger, hooks, display, speed, stop)
             count = len(plan.batch_runs(batch))
-            diverged[plan.batch_runs(batch)] = np.asarray(state.diverged)[:count]
             policy = (state.best_policy, plan.algorithm.policy(state.train))
-            trained.append(jax.tree.map(lambda x: np.asarray(x)[:count], policy))  # noqa: B023
-            if stop.asked:
+            policy, batch_diverged = hosts.fetch((policy, state.diverged))
+            diverged[plan.batch_runs(batch)] = batch_diverged[:count]
+            trained.append(jax.tree.map(lambda x: x[:count], policy))  # noqa: B023
+            stopped, scheduled = hosts.any_of(stop.asked, stop.scheduled)
+            if stopped:
                 break
             episodes = absolute_metric(plan, batch, state, records, display)
             if episodes is not None:
                 hooks.after_absolute(episodes)
     logger.close()
-    finished = not stop.asked
+    if hosts.leads():
+        write_results(plan, records, trained, diverged, programs, speed, begin)
+        if stopped:
+            print(f"stopped; resume={plan.folder} goes on")
+    hooks.end(not stopped)
+    if stopped and scheduled:
+        raise Stopped
+
+
+def write_results(
+    plan: Plan,
+    records: Records,
+    trained: list[Any],
+    diverged: np.ndarray,
+    programs: Programs,
+    speed: Speed,
+    begin: float,
+) -> None:
+    """The files that a training leaves behind, and its closing table."""
+    settings, runs, algorithm = plan.settings, plan.runs, algorithm_name(plan.settings)
     evaluations = records.evaluations()
     report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
     report.draw(plan.folder / "curves.png", evaluations, runs, f"{algorithm} on {settings.env.name}")
@@ -432,9 +528,11 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     show_table(report.closing_table(evaluations, runs, diverged), title)
     speed_text = f", {human(speed.steps / speed.seconds)} steps/s" if speed.seconds else ""
     print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
-    if not finished:
-        print(f"stopped; resume={plan.folder} goes on")
-    hooks.end(finished)
+
+
+def algorithm_name(settings: DictConfig) -> str:
+    """What reports call it: the named algorithm, or a file of one's own."""
+    return settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe
 
 
 @dataclasses.dataclass
@@ -464,7 +562,7 @@ def train_batch(
     padded = np.resize(runs, plan.width)  # a smaller last batch trains some runs twice and drops the copies
     keys, hypers = sharding.put(plan.runs.select(padded), plan.width)
     folder = checkpoint_folder(plan.folder, batch)
-    restored = checkpoint.restore(folder, programs.state)
+    restored = checkpoint.restore(folder, programs.state, len(runs))
     if restored is None:
         done, state = 0, programs.start(keys, hypers)
     else:
@@ -474,13 +572,14 @@ def train_batch(
                 f"{plan.settings.env.name}: no checkpoint holds an environment on the host; episodes start anew"
             )
     hooks.begin(runs, restored[2] if restored is not None else None)
-    hypers = sharding.put(hooks.padded(plan.width), plan.width)
+    hypers = sharding.put(hosts.agree(hooks.padded(plan.width)), plan.width)
     before = plan.steps_per_chunk * plan.chunks * int(runs[0])
     display.skip_to(before + plan.steps_per_chunk * done * len(runs))
     if done >= plan.chunks:
         return state
-    records.cut(batch, int(runs[0]), int(runs[-1]) + 1, done * plan.steps_per_chunk)
-    known_diverged = np.asarray(state.diverged)
+    if hosts.leads():
+        records.cut(batch, int(runs[0]), int(runs[-1]) + 1, done * plan.steps_per_chunk)
+    known_diverged = hosts.fetch(state.diverged)
     unsaved = None  # the last chunk, if it was not saved: its state is gone when the next one fails
     for chunk in range(done + 1, plan.chunks + 1):
         tick = time.perf_counter()
@@ -494,34 +593,44 @@ def train_batch(
                 raise
             raise UserError(f"out of memory with {len(runs)} runs at once; set runs_per_batch lower") from error
         speed.steps += plan.steps_per_chunk * len(runs)
-        speed.seconds += time.perf_counter() - tick
+        seconds = time.perf_counter() - tick
+        speed.seconds += seconds
+        if seconds > LONG and chunk == done + 1:
+            display.line(f"a chunk takes {seconds:.0f} s, the most that a kill can cost; chunks=<more> cuts it smaller")
         env_steps = chunk * plan.steps_per_chunk
         rows, evaluation = chunk_records(plan, batch, env_steps, metrics, episodes, state)
         rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
-        records.append(rows, evaluation)
+        if hosts.leads():
+            records.append(rows, evaluation)
         logger.log(rows, env_steps)
         returns = np.array([row["evaluation/episode_return"] for row in rows])
         steps = before + env_steps * len(runs)
         display.advance(steps, speed.steps / speed.seconds, float(np.nanmean(returns)), float(np.nanmax(returns)))
-        newly = np.asarray(state.diverged)[: len(runs)] & ~known_diverged[: len(runs)]
-        known_diverged = np.asarray(state.diverged)
+        diverged = hosts.fetch(state.diverged)
+        newly, known_diverged = diverged[: len(runs)] & ~known_diverged[: len(runs)], diverged
         if newly.any():
             names = ", ".join(str(run) for run in runs[newly])
             display.line(
                 f"warning: run {names} diverged (NaN) before step {human(env_steps)}; frozen, the others go on"
             )
+        failure, changed = None, False
         try:
-            if hooks.after_chunk(chunk, list(map(user_callbacks.plain, rows)), evaluation["metrics"]):
-                hypers = sharding.put(hooks.padded(plan.width), plan.width)
-        except Exception:  # of the user's: it must not cost the chunk
+            changed = hooks.after_chunk(chunk, list(map(user_callbacks.plain, rows)), evaluation["metrics"])
+        except Exception as error:  # of the user's: it must not cost the chunk
+            failure = error
+        stopping, changed, failed = hosts.any_of(stop.asked, changed, failure is not None)
+        stop.told = stop.told or stopping
+        if failed:
             checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.missed())
-            raise
-        if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stop.asked:
+            raise failure or UserError("a callback has failed in the first process")
+        if changed:
+            hypers = sharding.put(hosts.agree(hooks.padded(plan.width)), plan.width)
+        if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stopping:
             checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.state())
             unsaved = None
         elif host:
             unsaved = (jax.device_get(state), plan.settings.checkpoint.keep, hooks.state())
-        if stop.asked:
+        if stopping:
             break
     return state
 
@@ -536,9 +645,8 @@ def chunk_records(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows of ``metrics.csv`` and the entry of the evaluations for one chunk."""
     runs = plan.batch_runs(batch)
-    table, episodes = jax.device_get((table, episodes))
+    table, episodes, best, diverged = hosts.fetch((table, episodes, state.best_return, state.diverged))
     metrics = table.columns()
-    best, diverged = jax.device_get((state.best_return, state.diverged))
     rows = []
     for position, run in enumerate(runs):
         row = {"run": int(run), "seed": int(plan.runs.seed[run]), "env_steps": env_steps}
@@ -565,7 +673,8 @@ def absolute_metric(
     """Ten times the episodes with each run's best parameters, once per batch; None if they have been played before."""
     env_steps = plan.steps_per_chunk * plan.chunks
     past = [entry for entry in records.evaluations() if "absolute" in entry and entry["batch"] == batch]
-    if any(entry["env_steps"] == env_steps for entry in past):  # not that of a shorter training, gone on with
+    played = any(entry["env_steps"] == env_steps for entry in past)  # not that of a shorter training, gone on with
+    if hosts.agree(np.int32(played)):
         return None
     display.compiling("the last evaluation")
     settings = plan.settings.evaluation
@@ -579,9 +688,10 @@ def absolute_metric(
         return jax.tree.map(lambda x: x.reshape(-1), episodes)
 
     program = jax.jit(sharding.over_runs(play, plan.width))
-    episodes = jax.device_get(program(state.best_policy, state.evaluation_key))
+    episodes = hosts.fetch(program(state.best_policy, state.evaluation_key))
     entry = evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)
-    records.append_evaluation({"absolute": True, **entry})
+    if hosts.leads():
+        records.append_evaluation({"absolute": True, **entry})
     return entry["metrics"]
 
 

@@ -2,8 +2,13 @@
 
 On a CPU every core is a device. One run's matrix products are too small to share between cores, and a batch of runs
 falls out of the cache; so each core trains its runs one after the other (``lax.map``), which on two
-cores was much faster than ``vmap`` on both. An accelerator vmaps. Environments on the host are stepped for all runs in
-one call, so such runs are vmapped on one device.
+cores was much faster than ``vmap`` on both. An accelerator vmaps.
+
+Where there are fewer runs than devices, the environments of each run can be shared as well: a mesh of runs by
+environments, one program over all of it, in which XLA adds up the gradients. Accelerators do; cores only when a number
+of ``devices`` asks for it.
+
+Environments on the host are stepped for all runs in one call, so such runs are vmapped on one device.
 """
 
 from __future__ import annotations
@@ -11,9 +16,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -21,7 +30,21 @@ from jax.sharding import PartitionSpec as P
 from envs.base import UserError
 
 CORES_FLAG = "--xla_force_host_platform_device_count"
-_together = False
+PER_ENVIRONMENT = ("env_state", "timestep", "memory")  # fields of a state whose arrays may have an environment axis
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a training was told to use."""
+
+    devices: int | None = None  # of each process; None for all
+    num_envs: int = 1  # of one run
+    share_envs: bool = False  # between devices, where there are too few runs
+    together: bool = False  # all runs vmapped on one device
+
+
+_choice = Choice()
+_inside: Mesh | None = None  # whose environments are shared by the function that is being traced
 
 
 def cores_as_devices() -> None:
@@ -32,52 +55,140 @@ def cores_as_devices() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
 
 
-@contextmanager
-def together(yes: bool) -> Iterator[None]:
-    """Within, all runs are vmapped on one device if ``yes``, for environments on the host."""
-    global _together
-    if yes and jax.process_count() > 1:
+def choose(devices: int | str = "all", num_envs: int = 1, together: bool = False) -> None:
+    """From now on use ``devices`` of each process's, for runs of so many environments; one if these are on the host."""
+    global _choice
+    if together and jax.process_count() > 1:
         raise UserError("environments on the host are stepped by one process; start a training for each host instead")
-    before, _together = _together, yes
-    try:
-        yield
-    finally:
-        _together = before
+    here = jax.local_device_count()
+    if isinstance(devices, int) and devices > here:
+        raise UserError(f"devices={devices}: there {'is' if here == 1 else 'are'} {here} ({jax.default_backend()})")
+    share_envs = isinstance(devices, int) or jax.default_backend() != "cpu"
+    _choice = Choice(devices if isinstance(devices, int) else None, num_envs, share_envs, together)
 
 
 def run_mesh(runs: int) -> Mesh:
-    """The devices that ``runs`` runs are spread over; fewer runs than devices leave some idle."""
-    if _together:
+    """The devices that ``runs`` runs are spread over, as many of every process; without use for more, some are idle."""
+    if _choice.together:
         return Mesh(np.array(jax.devices()[:1]), ("runs",))
-    return Mesh(np.array(jax.devices()[:runs]), ("runs",))
+    processes = jax.process_count()
+    each = min(_choice.devices or jax.local_device_count(), jax.local_device_count())
+    if _choice.share_envs and runs < each * processes:
+        share = each * processes // runs
+        share = next(n for n in range(share, 0, -1) if _choice.num_envs % n == 0)
+        if share > 1 and (processes == 1 or runs * share == each * processes):
+            return Mesh(np.array(_first(each)[: runs * share]).reshape(runs, share), ("runs", "envs"))
+    return Mesh(np.array(_first(min(each, -(-runs // processes)))), ("runs",))
+
+
+def _first(each: int) -> list[Any]:
+    """The first ``each`` devices of every process."""
+    if jax.process_count() == 1:
+        return jax.devices()[:each]
+    by_process: dict[int, list[Any]] = {}
+    for device in jax.devices():
+        by_process.setdefault(device.process_index, []).append(device)
+    return [device for index in sorted(by_process) for device in by_process[index][:each]]
 
 
 def padded(runs: int) -> int:
     """``runs``, rounded up so that every device has as many."""
-    devices = run_mesh(runs).size
+    devices = run_mesh(runs).shape["runs"]
     return -(-runs // devices) * devices
+
+
+def _spread(tree: Any, runs: int) -> Any:
+    """The sharding of every leaf."""
+    mesh = run_mesh(runs)
+    over_runs = NamedSharding(mesh, P("runs"))
+    if "envs" not in mesh.shape:
+        return jax.tree.map(lambda _: over_runs, tree)
+    over_both = NamedSharding(mesh, P("runs", "envs"))
+
+    def of(path: tuple, leaf: Any) -> NamedSharding:
+        names = {getattr(key, "name", getattr(key, "key", None)) for key in path}
+        shared = names & {*PER_ENVIRONMENT} and len(leaf.shape) > 1 and leaf.shape[1] == _choice.num_envs
+        return over_both if shared else over_runs
+
+    return jax.tree_util.tree_map_with_path(of, tree)
 
 
 def put(tree: Any, runs: int) -> Any:
     """Spread the leading axis of a tree over the devices."""
-    return jax.device_put(tree, NamedSharding(run_mesh(runs), P("runs")))
+    spread = _spread(tree, runs)
+    if jax.process_count() == 1:
+        return jax.device_put(tree, spread)
+    # Every process has the whole tree and makes the part of it that its devices hold.
+    return jax.tree.map(
+        lambda x, s: jax.make_array_from_callback(np.shape(x), s, np.asarray(x).__getitem__), tree, spread
+    )
 
 
 def shapes(tree: Any, runs: int) -> Any:
     """What :func:`put` would make of a tree of arrays, without the arrays."""
-    spread = NamedSharding(run_mesh(runs), P("runs"))
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), tree)
+    return jax.tree.map(
+        lambda x, spread: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), tree, _spread(tree, runs)
+    )
 
 
-def over_runs(function: Callable, runs: int) -> Callable:
-    """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result."""
-    if _together:
+def over_runs(function: Callable, runs: int, in_place: bool = False) -> Callable:
+    """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result.
+
+    ``in_place``: its first result takes the place of its first argument, which should be donated.
+    """
+    if _choice.together:
         return jax.vmap(function)
-    if jax.default_backend() == "cpu":
+    mesh = run_mesh(runs)
+    if "envs" in mesh.shape:
+
+        def together(*arguments):
+            with _sharing(mesh):
+                results = jax.vmap(function, spmd_axis_name="runs")(*arguments)
+            return jax.lax.with_sharding_constraint(results, _spread(results, runs))
+
+        return together
+    if jax.default_backend() != "cpu":
+        local = jax.vmap(function)
+    elif in_place:
+        local = partial(_one_by_one, function)
+    else:
 
         def local(*arguments):
             return jax.lax.map(lambda one: function(*one), arguments)
-    else:
-        local = jax.vmap(function)
-    mesh = run_mesh(runs)
+
     return jax.shard_map(local, mesh=mesh, in_specs=P("runs"), out_specs=P("runs"), check_vma=False)
+
+
+def _one_by_one(function: Callable, states: Any, *rest: Any) -> Any:
+    """``lax.map`` that writes each run's new state over its old one: half the memory, and less to compile."""
+
+    def step(states: Any, inputs: Any) -> Any:
+        run, rest = inputs
+        state, *others = function(
+            jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, run, keepdims=False), states), *rest
+        )
+        return jax.tree.map(lambda x, new: jax.lax.dynamic_update_index_in_dim(x, new, run, 0), states, state), others
+
+    runs = len(jax.tree.leaves(states)[0])
+    states, others = jax.lax.scan(step, states, (jnp.arange(runs), rest))
+    return states, *others
+
+
+@contextmanager
+def _sharing(mesh: Mesh) -> Iterator[None]:
+    global _inside
+    before, _inside = _inside, mesh
+    try:
+        yield
+    finally:
+        _inside = before
+
+
+def share_rows(x: chex.Array) -> chex.Array:
+    """Share the last axis between the devices that share a run's environments; elsewhere ``x`` as it is.
+
+    Laid on the indices of minibatches: each device then learns from its rows of every one of them.
+    """
+    if _inside is None or x.shape[-1] % _inside.shape["envs"]:
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(_inside, P(*[None] * (x.ndim - 1), "envs")))

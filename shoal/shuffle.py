@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs.hashing import hashed, mix
+from shoal.sharding import share_rows
+
 ROUNDS = 4
 
 
@@ -19,20 +22,20 @@ def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
     inside, which is again a bijection.
     """
     rows, columns = _grid(size)
-    seeds = jax.random.bits(key, (ROUNDS * 2 * count,)).reshape(ROUNDS, 2, count, 1)
+    seeds = jax.random.bits(hashed(key), (ROUNDS * 2 * count,)).reshape(ROUNDS, 2, count, 1)
 
     def scramble(index: chex.Array) -> chex.Array:
         left, right = index // columns, index % columns
         for round_seeds in seeds:
-            left = (left + _hash(right, round_seeds[0]) % rows) % rows
-            right = (right + _hash(left, round_seeds[1]) % columns) % columns
+            left = (left + mix(right, round_seeds[0]) % rows) % rows
+            right = (right + mix(left, round_seeds[1]) % columns) % columns
         return left * columns + right
 
     index = scramble(jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), (count, size)))
     if rows * columns != size:
         outside = lambda x: x >= size  # noqa: E731
         index = jax.lax.while_loop(lambda x: outside(x).any(), lambda x: jnp.where(outside(x), scramble(x), x), index)
-    return index.astype(jnp.int32)
+    return share_rows(index.astype(jnp.int32))
 
 
 def _grid(size: int) -> tuple[int, int]:
@@ -42,10 +45,3 @@ def _grid(size: int) -> tuple[int, int]:
         return rows, size // rows
     rows = int(np.ceil(np.sqrt(size)))
     return rows, int(np.ceil(size / rows))
-
-
-def _hash(x: chex.Array, seed: chex.Array) -> chex.Array:
-    """A well-mixed 32-bit hash (two rounds of xor-shift and multiply)."""
-    x = (x ^ seed) * jnp.uint32(0x9E3779B1)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x85EBCA77)
-    return x ^ (x >> 13)

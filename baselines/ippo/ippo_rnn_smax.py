@@ -29,13 +29,14 @@ import optax
 from flax import struct
 
 from envs.base import Env, UserError
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
 from shoal import distributions, models, networks, normalisation
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
 from shoal.memory import before_chunks, in_sequences, one_step, output_of
-from shoal.metrics import by_group, episode_metrics
+from shoal.metrics import Table, by_group, episode_metrics
 from shoal.models import Inputs, Model
 from shoal.returns import gae, mean_by, normalise
 from shoal.shuffle import permutations
@@ -133,8 +134,8 @@ class Batch(struct.PyTreeNode):
 class TrainState(struct.PyTreeNode):
     params: dict[str, Any]  # of "actor" and "critic", [P, ...]
     opt_state: optax.OptState  # [P, ...]
-    obs_stats: normalisation.Stats  # [O]
-    value_stats: normalisation.Stats  # [P]
+    obs_stats: normalisation.Stats | None  # [O]
+    value_stats: normalisation.Stats | None  # [P]
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...] what to act on next
     memory: dict[str, Any]  # of "actor" and "critic", [E, A, ...]
@@ -160,20 +161,20 @@ class Setup:
     def num_updates(self) -> int:
         return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
 
-    def policy(self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps) -> tuple[Any, chex.Array]:
+    def policy(self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps) -> tuple[Any, chex.Array]:
         """The actor's memory after every step, and what every agent's policy head says, ``[T, ..., A, H]``."""
-        rows = self.seen(stats, x.obs)
+        rows = normalisation.apply(stats, x.obs)
         inputs = (memory, rows, networks.per_row(x.is_first, rows), x.alive[..., None])
         return networks.apply_policies(self.actor, params["actor"], self.policy_of, *inputs)
 
     def value(
-        self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps, known: Any = None
+        self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps, known: Any = None
     ) -> tuple[Any, chex.Array]:
         """The critic's memory after every step, and its value for every agent, ``[T, ..., A]``, in its own units.
 
         With a shared torso it reads the actor's, computed here unless ``known``, and hands it on: it has none itself.
         """
-        rows = self.seen(stats, x.obs)
+        rows = normalisation.apply(stats, x.obs)
         if self.config.share_torso:
             memory = self.policy(params, stats, memory, x)[0] if known is None else known
             rows = output_of(self.config.actor.network, memory)
@@ -185,13 +186,12 @@ class Setup:
         """:meth:`value` along a rollout, where the actor's memory after every step is known."""
         return self.value(state.params, state.obs_stats, state.memory["critic"], x, known=x.memory)
 
-    def both(self, params: Any, stats: normalisation.Stats, memory: Any, x: Steps) -> tuple[chex.Array, chex.Array]:
+    def both(
+        self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps
+    ) -> tuple[chex.Array, chex.Array]:
         """What :meth:`policy` and :meth:`value` say from both memories, with a shared torso run once."""
         memories, outputs = self.policy(params, stats, memory["actor"], x)
         return outputs, self.value(params, stats, memory["critic"], x, known=memories)[1]
-
-    def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
-        return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
 
     def initial_memory(self, num_envs: int) -> dict[str, Any]:
         """Nothing, for the agents of ``num_envs`` environments."""
@@ -216,7 +216,7 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, *net_keys = jax.random.split(key, 4)
+    key, env_key, *net_keys = split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
     flags = jnp.ones((1, agents, 1), bool)
     rows = (jnp.zeros((1, agents, setup.env.obs_size)), flags, flags)
@@ -231,8 +231,8 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     return TrainState(
         params=params,
         opt_state=jax.vmap(optimiser(hypers, hypers.lr).init)(params),
-        obs_stats=normalisation.init(setup.env.obs_size),
-        value_stats=normalisation.init_values(policies),
+        obs_stats=normalisation.init(setup.env.obs_size, setup.config.normalise_obs),
+        value_stats=normalisation.init_values(policies, setup.config.normalise_values),
         env_state=env_state,
         timestep=timestep.ahead,
         memory=setup.initial_memory(setup.config.num_envs),
@@ -249,7 +249,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     steps, num_envs = setup.config.rollout_length, setup.config.num_envs
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -325,7 +325,12 @@ def scale_values(state: TrainState, batch: Batch, setup: Setup) -> tuple[TrainSt
 
 
 def loss(
-    params: Any, batch: Batch, obs_stats: normalisation.Stats, hypers: Hypers, ent_coef: chex.Numeric, setup: Setup
+    params: Any,
+    batch: Batch,
+    obs_stats: normalisation.Stats | None,
+    hypers: Hypers,
+    ent_coef: chex.Numeric,
+    setup: Setup,
 ) -> tuple[chex.Array, Metrics]:
     """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
     config = setup.config
@@ -375,23 +380,22 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
         updates, opt_state = jax.vmap(optimise.update)(grads, opt_state)
-        return (optax.apply_updates(params, updates), opt_state), metrics
+        return (optax.apply_updates(params, updates), opt_state), Table.of(metrics)
 
     order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
     (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+    return state.replace(params=params, opt_state=opt_state), metrics.mean().columns()
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout, then learning from it."""
-    key, shuffle_key, *rollout_keys = jax.random.split(state.key, 5)
+    key, shuffle_key, *rollout_keys = split(state.key, 5)
     state, transitions = rollout(state, rollout_keys, setup)
     state, batch = make_batch(state, transitions, hypers, setup)
     state, batch = scale_values(state, batch, setup)
     state, metrics = learn(state, batch, shuffle_key, hypers, setup)
-    if setup.config.normalise_obs:
-        state = state.replace(obs_stats=normalisation.update(state.obs_stats, transitions.obs, transitions.alive))
-    state = state.replace(updates=state.updates + 1, key=key)
+    obs_stats = normalisation.update(state.obs_stats, transitions.obs, transitions.alive)
+    state = state.replace(obs_stats=obs_stats, updates=state.updates + 1, key=key)
     return state, metrics | episode_metrics(transitions.next, setup.env)
 
 

@@ -33,6 +33,7 @@ import optax
 from flax import struct
 
 from envs.base import Continuous, Env, TimeStep, UserError, select
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal import distributions, models, networks, normalisation, replay
 from shoal.algorithm import Acting, Algorithm, Metrics
@@ -147,7 +148,7 @@ class Learner(struct.PyTreeNode):
 
 
 class TrainState(Learner):
-    obs_stats: normalisation.Stats  # [O]
+    obs_stats: normalisation.Stats | None  # [O]
     buffer: Any
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...] what to act on next
@@ -196,8 +197,8 @@ class Setup:
     def _read(self, state: chex.Array) -> chex.Array | None:
         return state if self.view.kind == "state" else None  # replay need not keep it
 
-    def normalised(self, stats: normalisation.Stats, x: Seen) -> Seen:
-        return x.replace(obs=normalisation.apply(stats, x.obs)) if self.config.normalise_obs else x
+    def normalised(self, stats: normalisation.Stats | None, x: Seen) -> Seen:
+        return x.replace(obs=normalisation.apply(stats, x.obs))
 
     def policy(self, params: Any, x: Seen) -> chex.Array:
         """What every agent's policy says, ``[..., A, N]``: before tanh, or logits."""
@@ -241,11 +242,11 @@ def by_policy(name: str, function: Any) -> Any:
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, actor_key, critic_key = jax.random.split(key, 4)
+    key, env_key, actor_key, critic_key = split(key, 4)
     config, env, policies = setup.config, setup.env, int(setup.policy_of.max()) + 1
     rows = (jnp.zeros((env.num_agents, env.obs_size)), jnp.ones((env.num_agents, 1), bool))
     critic_rows = (jnp.zeros((1, setup.view.size)), jnp.ones((1, 1), bool))
-    critic_keys = jax.random.split(critic_key, 2 if config.twin else 1)  # [C]
+    critic_keys = split(critic_key, 2 if config.twin else 1)  # [C]
     params = {
         "actor": networks.init_policies(setup.actor, actor_key, policies, *rows),
         "critic": jax.vmap(lambda k: networks.init_policies(setup.critic, k, policies, *critic_rows))(critic_keys),
@@ -255,7 +256,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         params=params,
         target=params,
         opt_state={name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
-        obs_stats=normalisation.init(env.obs_size),
+        obs_stats=normalisation.init(env.obs_size, config.normalise_obs),
         buffer=None,
         env_state=env_state,
         timestep=timestep.ahead,
@@ -293,7 +294,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     noise_key, chance_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
     chance = jax.random.uniform(chance_key, (steps * num_envs * agents,)).reshape(steps, num_envs, agents, 1)
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -417,7 +418,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     """Gradient steps on transitions from replay, drawn all at once; nothing changes before ``learning_starts``."""
     config, space = setup.config, setup.env.action_space
     rounds = config.gradient_steps // config.policy_delay
-    target_key, actor_key, *sample_keys = jax.random.split(key, 2 + config.gradient_steps)
+    target_key, actor_key, *sample_keys = split(key, 2 + config.gradient_steps)
     sample = partial(setup.replay.sample, state.buffer, beta=hypers.priority_beta)
     samples = jax.vmap(sample)(jnp.stack(sample_keys))  # [G, B, ...]
     noise = distributions.noise(target_key, space, (config.gradient_steps, config.batch_size))
@@ -439,12 +440,11 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout into replay, then learning from replay."""
-    key, learn_key, *rollout_keys = jax.random.split(state.key, 6)
+    key, learn_key, *rollout_keys = split(state.key, 6)
     state, items, transitions = collect(state, rollout_keys, hypers, setup)
     state = state.replace(buffer=setup.replay.add(state.buffer, items))
-    if setup.config.normalise_obs:
-        seen = transitions.seen
-        state = state.replace(obs_stats=normalisation.update(state.obs_stats, seen.obs, seen.alive))
+    obs_stats = normalisation.update(state.obs_stats, transitions.seen.obs, transitions.seen.alive)
+    state = state.replace(obs_stats=obs_stats)
     state, metrics = learn(state, learn_key, hypers, setup)
     state = state.replace(updates=state.updates + 1, key=key)
     return state, metrics | {"noise": state.noise_scale} | episode_metrics(transitions.next, setup.env)
@@ -456,7 +456,7 @@ def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) 
     outputs, space = setup.policy(policy, x), setup.env.action_space
     if greedy:
         return carry, distributions.from_vector(space, choose(outputs, x.action_mask, 0.0, setup))
-    noise_key, chance_key = jax.random.split(key)
+    noise_key, chance_key = split(key, 2)
     first = jnp.zeros(timestep.obs.shape[:1], bool)  # an evaluation plays one episode, from a fresh carry
     noise = distributions.noise(noise_key, space, timestep.obs.shape[:1])
     carry = ornstein_uhlenbeck(carry, first, noise, setup.theta)

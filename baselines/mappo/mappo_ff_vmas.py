@@ -30,13 +30,14 @@ import optax
 from flax import struct
 
 from envs.base import Env, TimeStep, UserError
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
 from shoal import distributions, models, networks, normalisation
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
 from shoal.critics import CRITICS, CriticView
-from shoal.metrics import by_group, episode_metrics
+from shoal.metrics import Table, by_group, episode_metrics
 from shoal.models import Inputs, Model
 from shoal.returns import gae, mean_by, normalise
 from shoal.shuffle import permutations
@@ -127,8 +128,8 @@ class Batch(struct.PyTreeNode):
 class TrainState(struct.PyTreeNode):
     params: dict[str, Any]  # of "actor" and "critic", [P, ...]
     opt_state: optax.OptState  # [P, ...]
-    obs_stats: dict[str, normalisation.Stats]  # of what "actor" and "critic" look at, [O] and [C]
-    value_stats: normalisation.Stats  # [P]
+    obs_stats: dict[str, normalisation.Stats | None]  # of what "actor" and "critic" look at, [O] and [C]
+    value_stats: normalisation.Stats | None  # [P]
     env_state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...] what to act on next
     updates: chex.Array  # [] int32, updates done
@@ -156,13 +157,13 @@ class Setup:
 
     def policy(self, params: Any, stats: dict[str, Any], x: Steps) -> tuple[chex.Array, chex.Array]:
         """The actor's features ``[..., A, F]``, and what every agent's policy head says, ``[..., A, H]``."""
-        rows = self.seen(stats["actor"], x.obs)
+        rows = normalisation.apply(stats["actor"], x.obs)
         return networks.apply_policies(self.actor, params["actor"], self.policy_of, rows, x.alive[..., None])
 
     def value(self, params: Any, stats: dict[str, Any], x: Steps) -> chex.Array:
         """The critic's value for every agent, ``[..., A]``, in its own units."""
         rows, policy_of = self.view(x.obs, x.state, x.alive), self.view.policy_of_row  # [..., K, C], [K]
-        rows, alive = self.seen(stats["critic"], rows), self.view.alive(x.alive)
+        rows, alive = normalisation.apply(stats["critic"], rows), self.view.alive(x.alive)
         _, value = networks.apply_policies(self.critic, params["critic"], policy_of, rows, alive[..., None])
         return self.view.of_agents(value)
 
@@ -170,9 +171,6 @@ class Setup:
         """What :meth:`policy` and :meth:`value` say."""
         _, outputs = self.policy(params, stats, x)
         return outputs, self.value(params, stats, x)
-
-    def seen(self, stats: normalisation.Stats, rows: chex.Array) -> chex.Array:
-        return normalisation.apply(stats, rows) if self.config.normalise_obs else rows
 
     def distribution(self, outputs: chex.Array, mask: chex.Array):
         return distributions.policy(self.env.action_space, outputs, mask, self.config.continuous_policy)
@@ -184,7 +182,7 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, *net_keys = jax.random.split(key, 4)
+    key, env_key, *net_keys = split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
     rows = (jnp.zeros((agents, setup.env.obs_size)), jnp.ones((agents, 1), bool))
     views = (jnp.zeros((agents, setup.view.size)), jnp.ones((agents, 1), bool))
@@ -192,12 +190,13 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         "actor": networks.init_policies(setup.actor, net_keys[0], policies, *rows),
         "critic": networks.init_policies(setup.critic, net_keys[1], policies, *views),
     }
+    stats_of = partial(normalisation.init, used=setup.config.normalise_obs)
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
         opt_state=jax.vmap(optimiser(hypers, hypers.lr).init)(params),
-        obs_stats={"actor": normalisation.init(setup.env.obs_size), "critic": normalisation.init(setup.view.size)},
-        value_stats=normalisation.init_values(policies),
+        obs_stats={"actor": stats_of(setup.env.obs_size), "critic": stats_of(setup.view.size)},
+        value_stats=normalisation.init_values(policies, setup.config.normalise_values),
         env_state=env_state,
         timestep=timestep.ahead,
         updates=jnp.int32(0),
@@ -210,7 +209,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     steps, num_envs = setup.config.rollout_length, setup.config.num_envs
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -325,25 +324,24 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
         updates, opt_state = jax.vmap(optimise.update)(grads, opt_state)
-        return (optax.apply_updates(params, updates), opt_state), metrics
+        return (optax.apply_updates(params, updates), opt_state), Table.of(metrics)
 
     size = config.num_envs * config.rollout_length
     order = permutations(key, config.epochs, size).reshape(config.epochs * config.minibatches, -1)
     (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+    return state.replace(params=params, opt_state=opt_state), metrics.mean().columns()
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout, then learning from it."""
-    key, shuffle_key, *rollout_keys = jax.random.split(state.key, 5)
+    key, shuffle_key, *rollout_keys = split(state.key, 5)
     state, transitions = rollout(state, rollout_keys, setup)
     state, batch = scale_values(state, make_batch(state, transitions, hypers, setup), setup)
     state, metrics = learn(state, batch, shuffle_key, hypers, setup)
-    if setup.config.normalise_obs:
-        actor = normalisation.update(state.obs_stats["actor"], transitions.obs, transitions.alive)
-        rows = setup.view(transitions.obs, transitions.state, transitions.alive)
-        critic = normalisation.update(state.obs_stats["critic"], rows, setup.view.alive(transitions.alive))
-        state = state.replace(obs_stats={"actor": actor, "critic": critic})
+    actor = normalisation.update(state.obs_stats["actor"], transitions.obs, transitions.alive)
+    rows = setup.view(transitions.obs, transitions.state, transitions.alive)
+    critic = normalisation.update(state.obs_stats["critic"], rows, setup.view.alive(transitions.alive))
+    state = state.replace(obs_stats={"actor": actor, "critic": critic})
     state = state.replace(updates=state.updates + 1, key=key)
     return state, metrics | episode_metrics(transitions.next, setup.env)
 

@@ -36,6 +36,7 @@ import optax
 from flax import struct
 
 from envs.base import Discrete, Env, MultiDiscrete, TimeStep, UserError, select
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal import distributions, models, networks, replay
 from shoal.algorithm import Acting, Algorithm, Metrics
@@ -225,11 +226,11 @@ def each(name: str, function: Callable) -> Callable:
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, actor_key, q_key = jax.random.split(key, 4)
+    key, env_key, actor_key, q_key = split(key, 4)
     policies, agents, config = int(setup.policy_of.max()) + 1, setup.env.num_agents, setup.config
     rows, row = jnp.zeros((agents, setup.env.obs_size)), jnp.zeros((1, setup.view.size))
     alive = jnp.ones((agents, 1), bool)
-    twins = jax.random.split(q_key, 1 + config.twin)
+    twins = split(q_key, 1 + config.twin)
     params = {
         "actor": networks.init_policies(setup.actor, actor_key, policies, rows, alive),
         "q": jax.vmap(lambda k: networks.init_policies(setup.q, k, policies, row, None))(twins),
@@ -248,7 +249,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
         updates=jnp.int32(0),
         key=key,
     )
-    items = jax.eval_shape(lambda: rollout(state, list(jax.random.split(key, 3)), setup)[1])
+    items = jax.eval_shape(lambda: rollout(state, list(split(key, 3)), setup)[1])
     return state.replace(buffer=setup.replay.init(items))
 
 
@@ -262,7 +263,7 @@ def rollout(
     steps, num_envs, space = setup.config.rollout_length, setup.config.num_envs, setup.env.action_space
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -345,7 +346,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     """Gradient steps on transitions from replay; nothing changes before ``learning_starts``."""
     config = setup.config
     optimise = optimisers(hypers, jnp.minimum(state.updates / setup.num_updates, 1.0))
-    noise_key, *keys = jax.random.split(key, 1 + config.gradient_steps)
+    noise_key, *keys = split(key, 1 + config.gradient_steps)
     noise = distributions.noise(noise_key, setup.env.action_space, (config.gradient_steps, 2, config.batch_size))
     # All batches in one go: a gather costs by the call.
     samples = jax.vmap(lambda k: setup.replay.sample(state.buffer, k, hypers.priority_beta))(jnp.stack(keys))
@@ -373,7 +374,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout into replay, then learning from replay."""
-    key, learn_key, *rollout_keys = jax.random.split(state.key, 5)
+    key, learn_key, *rollout_keys = split(state.key, 5)
     state, items, timesteps = rollout(state, rollout_keys, setup)
     state = state.replace(buffer=setup.replay.add(state.buffer, items))
     state, metrics = learn(state, learn_key, hypers, setup)

@@ -30,6 +30,7 @@ import optax
 from flax import struct
 
 from envs.base import Discrete, Env, UserError
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal import models, networks, sequences
 from shoal.algorithm import Acting, Algorithm, Metrics
@@ -185,7 +186,7 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, q_key, mixer_key = jax.random.split(key, 4)
+    key, env_key, q_key, mixer_key = split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
     flags = jnp.ones((1, agents, 1), bool)
     nothing = models.initial_memory(setup.config.q, (agents,))
@@ -213,7 +214,7 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
     steps, num_envs, agents = setup.config.rollout_length, setup.config.num_envs, setup.env.num_agents
     noise_key, pool_key, step_key = keys
     noise = choice_noise(noise_key, (steps, num_envs, agents), setup.env.action_space.size)  # [T, E, A, N + 1]
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -282,12 +283,12 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
 
     order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
     (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+    return state.replace(params=params, opt_state=opt_state), metrics.mean().columns()
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout at the present epsilon, then learning from it."""
-    key, learn_key, *rollout_keys = jax.random.split(state.key, 5)
+    key, learn_key, *rollout_keys = split(state.key, 5)
     progress = state.updates / setup.num_updates
     state = state.replace(epsilon=anneal(hypers.eps_start, hypers.eps_end, hypers.eps_fraction, progress))
     state, transitions = rollout(state, rollout_keys, setup)

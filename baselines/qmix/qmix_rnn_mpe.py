@@ -30,6 +30,7 @@ import optax
 from flax import struct
 
 from envs.base import Discrete, Env, UserError, select
+from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal import models, networks, replay, sequences
 from shoal.algorithm import Acting, Algorithm, Metrics
@@ -198,7 +199,7 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
 
 
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, q_key, mixer_key = jax.random.split(key, 4)
+    key, env_key, q_key, mixer_key = split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
     flags = jnp.ones((1, agents, 1), bool)
     nothing = models.initial_memory(setup.config.q, (agents,))
@@ -231,7 +232,7 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
     steps, num_envs, agents = setup.config.rollout_length, setup.config.num_envs, setup.env.num_agents
     noise_key, pool_key, step_key = keys
     noise = choice_noise(noise_key, (steps, num_envs, agents), setup.env.action_space.size)  # [T, E, A, N + 1]
-    step_keys = jax.random.split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):
@@ -331,7 +332,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         return (params, opt_state, target, done + 1), (metrics, sample.index, priority)
 
     carry = (state.params, state.opt_state, state.target, state.gradient_steps)
-    new, (metrics, index, priority) = jax.lax.scan(gradient_step, carry, jax.random.split(key, config.gradient_steps))
+    new, (metrics, index, priority) = jax.lax.scan(gradient_step, carry, split(key, config.gradient_steps))
     env_steps = (state.updates + 1) * config.num_envs * config.rollout_length
     ready = (env_steps >= config.learning_starts) & (setup.replay.count(state.buffer) >= config.batch_size)
     params, opt_state, target, done = select(ready, new, carry)
@@ -342,7 +343,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """One rollout into replay, then learning from replay."""
-    key, learn_key, *rollout_keys = jax.random.split(state.key, 5)
+    key, learn_key, *rollout_keys = split(state.key, 5)
     state, items, transitions = collect(state, rollout_keys, hypers, setup)
     state = state.replace(buffer=setup.replay.add(state.buffer, items))
     state, metrics = learn(state, learn_key, hypers, setup)

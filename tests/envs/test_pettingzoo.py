@@ -20,8 +20,9 @@ from baselines.maddpg import maddpg_ff_mpe as maddpg
 from baselines.qmix import qmix_rnn_mpe as qmix
 from envs import pool
 from envs.base import Continuous, Discrete, MultiDiscrete, UserError, select
+from envs.hashing import hashed, split
 from envs.wrappers import AutoReset
-from shoal import config
+from shoal import config, sharding
 from tests.conftest import ROOT
 from tests.envs.zoo import CUT, ENDS, LOOKS, Zoo
 
@@ -33,14 +34,15 @@ RUNS, ENVS, STEPS = 2, 3, 12
 def _no_pool_is_left():
     yield
     pool.close_all()
+    sharding.choose()
 
 
 def seed_of(key) -> int:
-    return int(jax.random.bits(key, dtype=jnp.uint32) >> 1)
+    return int(jax.random.bits(hashed(key), dtype=jnp.uint32) >> 1)
 
 
 def first_keys(key):
-    return jax.random.split(key, ENVS)
+    return split(key, ENVS)
 
 
 def roll(vec: AutoReset, key, steps: int = STEPS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import networks
+from shoal import memory, networks
 
 
 @pytest.mark.parametrize("shape", [(18, 64), (64, 64), (64, 5), (3, 3, 4, 32), (1, 8), (300, 256)])
@@ -105,3 +106,37 @@ def test_agents_see_each_other_only_in_a_module_that_mixes(sharing, expected):
 def test_a_flag_is_every_rows():
     rows = networks.per_row(jnp.array([True, False]), jnp.zeros((2, 3, 5)))
     np.testing.assert_array_equal(rows, np.array([[[True]] * 3, [[False]] * 3]))
+
+
+@pytest.fixture
+def in_bfloat16():
+    networks.compute_in("bfloat16")
+    yield
+    networks.compute_in("float32")
+
+
+@pytest.mark.parametrize("network", ["mlp", "gru", "lstm"])
+def test_bfloat16_is_what_networks_compute_in_and_no_more(network, in_bfloat16):
+    x, first = jax.random.normal(jax.random.PRNGKey(0), (5, 4, 3)), jnp.zeros((5, 4, 1), bool)
+    module = networks.MLP((16, 16)) if network == "mlp" else memory.MEMORIES[network](16)
+    inputs = (x,) if network == "mlp" else (memory.initial(network, 16, (4,)), x, first)
+    params = networks.init_policies(module, jax.random.PRNGKey(1), 1, *inputs)
+
+    def measured():
+        """Outputs, gradients and the trace, of a function of its own: JAX remembers traces."""
+
+        def total(params):
+            outputs = networks.apply_policies(module, params, np.zeros(4, int), *inputs)
+            return sum((leaf**2).sum() for leaf in jax.tree.leaves(outputs)), outputs
+
+        (_, outputs), gradients = jax.value_and_grad(total, has_aux=True)(params)
+        return (outputs, gradients), str(jax.make_jaxpr(total)(params))
+
+    rough, text = measured()
+    assert re.search(r"bf16\[.*\] = dot_general", text)
+    networks.compute_in("float32")
+    exact, text = measured()
+    assert "bf16" not in text
+    for low, high in zip(jax.tree.leaves(rough), jax.tree.leaves(exact), strict=True):
+        assert low.dtype == high.dtype == jnp.float32
+        assert 0.0 < np.abs(low - high).max() < 0.05 * np.abs(high).max()

@@ -22,6 +22,7 @@ import envs
 from baselines.ippo import ippo_ff_mpe as ippo
 from baselines.qmix import qmix_rnn_mpe as qmix
 from envs.base import UserError
+from envs.hashing import split
 from shoal import checkpoint, policies, report, runner, sharding
 from shoal.models import Model
 from shoal.progress import Display
@@ -285,7 +286,7 @@ def test_evaluation_is_one_whole_episode_per_environment(train):
     assert not np.array_equal(next_key, jax.random.PRNGKey(5))
     np.testing.assert_array_equal(values["episode_length"], [25, 25, 25])
     step, act = jax.jit(algorithm.env.step), jax.jit(algorithm.acting.act, static_argnums=4)
-    for episode, key in enumerate(jax.random.split(jax.random.PRNGKey(5), 1 + 3 + 25)[1:4]):
+    for episode, key in enumerate(split(jax.random.PRNGKey(5), 1 + 3 + 25)[1:4]):
         env_state, timestep = algorithm.env.reset(key)
         total = np.zeros(3)
         while not (timestep.terminated or timestep.truncated):

@@ -1,0 +1,69 @@
+"""Random numbers that are cheap to compile: for keys, first weights and shuffles, not for acting or environments.
+
+JAX's own generator costs a CPU program some ten kernels at every use, and flax uses it twice for every parameter: with
+it first weights were two thirds of what the start of a training took to compile. A hash of key and counter is one
+expression, which melts into what reads it. What is drawn from a key of :func:`split` comes from JAX's own generator.
+"""
+
+from __future__ import annotations
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.extend.random import define_prng_impl
+
+GOLDEN = 0x9E3779B1
+
+
+def mix(x: chex.Array, seed: chex.Array) -> chex.Array:
+    """A well-mixed 32-bit hash (two rounds of xor-shift and multiply); for a fixed seed a bijection."""
+    x = (x ^ seed) * jnp.uint32(GOLDEN)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x85EBCA77)
+    return x ^ (x >> 13)
+
+
+def _words(key: chex.Array, counter: chex.Array) -> chex.Array:
+    """One word for every counter: both words of the ``key [2]`` go in, one after the other."""
+    return mix(mix(mix(counter, key[0]), key[1]), key[0] ^ (key[1] >> 7))
+
+
+def _seed(seed: chex.Array) -> chex.Array:
+    return jnp.stack([mix(jnp.uint32(seed), jnp.uint32(1)), mix(jnp.uint32(seed), jnp.uint32(2))])
+
+
+def _split(key: chex.Array, shape: tuple[int, ...]) -> chex.Array:
+    counter = jax.lax.iota(jnp.uint32, 2 * math.prod(shape)).reshape(*shape, 2)
+    return _words(key ^ jnp.uint32(0xA511E9B3), counter)
+
+
+def _fold_in(key: chex.Array, data: chex.Array) -> chex.Array:
+    return _words(key ^ jnp.uint32(0x63D83595), 2 * jnp.uint32(data) + jnp.arange(2, dtype=jnp.uint32))
+
+
+def _bits(key: chex.Array, bit_width: int, shape: tuple[int, ...]) -> chex.Array:
+    words = _words(key, jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape))
+    if bit_width == 64:
+        return words.astype(jnp.uint64) << 32 | _words(key ^ jnp.uint32(GOLDEN), words)
+    return (words >> (32 - bit_width)).astype(f"uint{bit_width}")
+
+
+HASH = define_prng_impl(
+    key_shape=(2,), seed=_seed, split=_split, random_bits=_bits, fold_in=_fold_in, name="shoal_hash", tag="hash"
+)
+
+
+def hashed(key: chex.PRNGKey) -> chex.PRNGKey:
+    """A key of JAX's default generator as one whose numbers are hashes."""
+    data = jax.random.key_data(key) if _typed(key) else key
+    return jax.random.wrap_key_data(data[..., :2], impl=HASH)
+
+
+def split(key: chex.PRNGKey, count: int) -> chex.PRNGKey:
+    """``jax.random.split``, but other keys; those of a generator that the user has chosen are split by it."""
+    return jax.random.split(key, count) if _typed(key) else _split(key, (count,))
+
+
+def _typed(key: chex.PRNGKey) -> bool:
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,68 @@
+"""Hashed random numbers: as good as random for what they are used for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs import hashing
+from envs.hashing import hashed, split
+
+KEY = jax.random.PRNGKey(7)
+
+
+def as_bits(words) -> np.ndarray:
+    """``[..., 32]``, of words."""
+    return (np.asarray(words)[..., None] >> np.arange(32, dtype=np.uint32)) & 1
+
+
+def test_every_bit_of_key_and_counter_reaches_every_bit_of_a_word():
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 2**32, (2000, 2), dtype=np.uint32)
+    keys[:, 0] = 0  # as the keys of seeds have it
+    counters = np.arange(2000, dtype=np.uint32)
+    words = jax.jit(jax.vmap(hashing._words))
+    before = as_bits(words(keys, counters))
+    flips = [np.eye(1, 3, word, dtype=np.uint32)[0] << np.uint32(bit) for word in range(3) for bit in range(32)]
+    for flip in flips:
+        after = as_bits(words(keys ^ flip[:2], counters ^ flip[2]))
+        changed = (before != after).mean(axis=0)  # [32]
+        assert np.abs(changed - 0.5).max() < 0.1, flip
+
+
+def test_numbers_of_one_key_and_of_neighbours_are_independent_and_normal():
+    from scipy import stats
+
+    keys = jax.random.split(hashed(KEY), 64)
+    draws = np.asarray(jax.vmap(lambda k: jax.random.normal(k, (4096,)))(keys))
+    assert stats.kstest(draws.ravel(), "norm").pvalue > 0.01
+    correlation = np.corrcoef(draws) - np.eye(64)
+    assert np.abs(correlation).max() < 5.5 / np.sqrt(4096)
+    for lag in (1, 2, 64):
+        assert abs(np.corrcoef(draws[:, lag:].ravel(), draws[:, :-lag].ravel())[0, 1]) < 5 / np.sqrt(draws.size)
+    folded = jax.vmap(lambda n: jax.random.fold_in(hashed(KEY), n))(jnp.arange(1000))
+    assert len(np.unique(jax.random.key_data(folded), axis=0)) == 1000
+
+
+def test_widths_of_bits():
+    for width in (8, 16, 32):
+        bits = jax.random.bits(hashed(KEY), (10_000,), f"uint{width}")
+        assert bits.dtype == f"uint{width}"
+        assert abs(np.asarray(bits, float).mean() / 2**width - 0.5) < 0.02
+
+
+def test_splits_differ_and_go_on_differing():
+    def chain(key, _):
+        key, *others = split(key, 4)
+        return key, jnp.stack(others)
+
+    for seed in range(3):
+        _, keys = jax.lax.scan(chain, jax.random.PRNGKey(seed), length=20_000)
+        assert len(np.unique(keys.reshape(-1, 2), axis=0)) == 60_000
+    bits = as_bits(keys.reshape(-1, 2)).mean(axis=0)
+    assert np.abs(bits - 0.5).max() < 0.02
+
+
+def test_a_generator_that_the_user_has_chosen_stays():
+    key = jax.random.key(0, impl="rbg")
+    assert jax.random.key_impl(split(key, 3)) == "rbg"
+    assert np.asarray(jax.random.normal(hashed(key), (3,))).shape == (3,)
