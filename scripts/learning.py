@@ -121,7 +121,7 @@ ON_VMAS = (
     *(Training("masac", f"vmas/{task}", 3e5) for task in ("balance", "sampling", "transport")),
     *(Training(name, "vmas/navigation", 9e5, others="MAPPO 0.98 after 900k, above") for name in ("masac", "maddpg")),
 )
-FALLS = "-100 for all when one falls; standing still gets about 0"
+FALLS = "-100 for all when one falls; about 0 is not to fall and hardly to move"
 ON_HOST = (Training("ippo", "pettingzoo/sisl.multiwalker_v9", 1e5, seeds=2, others=FALLS),)
 TRAININGS = ON_POLICY + OFF_POLICY + ON_VMAS + ON_HOST
 
