@@ -131,6 +131,11 @@ def shapes(tree: Any, runs: int) -> Any:
     )
 
 
+def spread(tree: Any, runs: int) -> Any:
+    """:func:`put` inside a program."""
+    return jax.lax.with_sharding_constraint(tree, _spread(tree, runs))
+
+
 def over_runs(function: Callable, runs: int, in_place: bool = False) -> Callable:
     """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result.
 

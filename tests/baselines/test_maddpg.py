@@ -500,7 +500,7 @@ def test_every_option_changes_the_program(option):
 @each_kind
 def test_every_hyperparameter_does_something(kind):
     hypers = maddpg.Hypers(lr=0.01, critic_lr=0.01, lr_end=0.5, noise_start=0.9, noise_end=0.1, noise_fraction=0.6)
-    hypers = hypers.replace(target_noise=0.5, action_reg=0.1, max_grad_norm=0.1, tau=0.1, target_noise_clip=0.2)
+    hypers = hypers.replace(target_noise=0.5, action_reg=0.1, max_grad_norm=0.1, tau=0.1, target_noise_clip=2.0)
     fields = [field.name for field in dataclasses.fields(hypers)]
     changed = {"noise_end": 0.9}
     runs = [hypers, *(hypers.replace(**{f: changed.get(f, getattr(hypers, f) / 2)}) for f in fields)]

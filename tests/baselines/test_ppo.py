@@ -302,7 +302,7 @@ def test_parameters_are_those_of_the_agents_policy_alone(name, sharing):
     obs, state = np.random.default_rng(0).normal(size=(1, 2, 3, 6)), np.ones((1, 2, 4))
     x = View(obs.astype(np.float32), state, np.ones((1, 2, 3), bool), np.zeros((1, 2), bool))
     memory = setup.initial_memory(2) if name in RECURRENT else {"actor": (), "critic": ()}
-    stats = {"actor": None, "critic": None}
+    stats = {"actor": None, "critic": None} if name in CENTRAL else None
 
     def outputs(params):
         logits = policy(setup, params, stats, x, memory["actor"])[1].sum(axis=(0, 1, -1))
@@ -332,7 +332,7 @@ def test_one_policys_rewards_do_not_touch_anothers_update(name, sharing):
     def learnt(scale):
         params = params_of(module, setup)
         opt_state = jax.vmap(module.optimiser(hypers, 0.1).init)(params)
-        values = normalisation.init_values(max(SHARING[sharing]) + 1)
+        values = normalisation.init_values(max(SHARING[sharing]) + 1, "popart")
         state = prepared.state.replace(params=params, opt_state=opt_state, value_stats=values)
         if name in CENTRAL and name in RECURRENT:  # another number of rows
             state = state.replace(memory=state.memory | {"critic": setup.initial_memory(4)["critic"]})
@@ -392,6 +392,11 @@ def test_teams_have_metrics_of_their_own(name):
     assert not np.allclose(of_training["episode_return/red"], of_training["episode_return/blue"])
 
 
+def with_value_stats(prepared):
+    """The state with statistics of returns, which it has not without ``normalise_values``."""
+    return prepared.state.replace(value_stats=normalisation.init_values(int(prepared.setup.policy_of.max()) + 1))
+
+
 # What a shared torso is.
 
 SHARED = {
@@ -416,7 +421,7 @@ def test_a_shared_torso_is_one_with_two_heads(name):
         dataclasses.replace(prepared.setup, config=dataclasses.replace(prepared.setup.config, **changes))
         for changes in ({"normalise_values": "popart"}, {"normalise_advantages": False})
     )
-    state, scaled = prepared.module.scale_values(prepared.state, batch, popart)
+    state, scaled = prepared.module.scale_values(with_value_stats(prepared), batch, popart)
 
     @jax.jit
     def results(batch):
@@ -459,7 +464,8 @@ def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
     config = dataclasses.replace(prepared.setup.config, normalise_values=kind)
     setup = dataclasses.replace(prepared.setup, config=config)
     loud = prepared.batch.replace(target=40.0 + 30.0 * prepared.batch.target)
-    state, batch = prepared.module.scale_values(prepared.state, loud, setup)
+    before_scaling = with_value_stats(prepared)
+    state, batch = prepared.module.scale_values(before_scaling, loud, setup)
     target = np.asarray(batch.target)[np.asarray(batch.alive)]
     close([target.mean(), target.std()], [0.0, 1.0], atol=1e-3)
 
@@ -469,7 +475,7 @@ def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
         own = value(setup, state.params, state.obs_stats, x, memory)[1]
         return own, normalisation.to_reward_units(state.value_stats, own, setup.policy_of)
 
-    (own_before, before), (own_after, after) = values(prepared.state), values(state)
+    (own_before, before), (own_after, after) = values(before_scaling), values(state)
     if kind == "popart":
         close(before, after, rtol=1e-4, atol=1e-3)
         close(own_after.reshape(batch.value.shape), batch.value, rtol=1e-4, atol=1e-4)  # which the loss clips around
@@ -658,7 +664,7 @@ def test_continuous_policies_are_squashed_or_clipped(name):
     actions = []
     for setup in (base, other):
         algorithm = module.make(setup.config, env)
-        played = {"actor": params_of(module, setup)["actor"], "obs_stats": {"actor": None}}
+        played = {"actor": params_of(module, setup)["actor"], "obs_stats": {"actor": None} if name in CENTRAL else None}
         carry = algorithm.acting.initial_carry(2)
         actions.append(jax.jit(algorithm.acting.act, static_argnums=4)(played, carry, timestep, None, True)[1])
     assert all((action >= 0).all() and (action <= 1).all() for action in actions)

@@ -288,6 +288,21 @@ def test_the_command_line_takes_slashes_or_dots_and_tells_mistakes_in_one_line(t
     )
 
 
+SMALLER = ["total_steps=128", "evaluation.episodes=1", "seeds=1", "chunks=1", "population=2", "evolve.rounds=2"]
+
+
+@pytest.mark.thorough
+def test_populations_evolve_on_it(train):
+    folder = train(*ZOO, "evolve=tournament", *SMALLER)
+    assert len((folder / "lineage.csv").read_text().splitlines()) == 1 + 2 * 2
+
+
+def test_no_training_begins_amid_others(train, capsys):
+    with pytest.raises(SystemExit):
+        train(*ZOO, "evolve=halving", "population=2", "seeds=1")
+    assert capsys.readouterr().err.startswith("error: evolve=halving: begins trainings amid others")
+
+
 @pytest.mark.parametrize("module", [qmix, maddpg])
 def test_off_policy_files_train_on_it(train, module):
     kind = "discrete" if module is qmix else "box"
