@@ -266,9 +266,7 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
         algorithm = dataclasses.replace(algorithm, evolving=algorithm.evolving + shares)
     rules = schemes.make_rules(schemes.parse(cfg.evolve), cfg.population, algorithm, hypers, *flags)
     if algorithm.env.host and isinstance(rules.scheme, schemes.Halving):
-        raise UserError(
-            "evolve=halving: begins trainings amid others, which environments on the host cannot"
-        )
+        raise UserError("evolve=halving: begins trainings amid others, which environments on the host cannot")
     members = rules.population
     if isinstance(cfg.runs_per_batch, int) and cfg.runs_per_batch % members:
         raise UserError(f"runs_per_batch={cfg.runs_per_batch}: must be a multiple of population={members}")

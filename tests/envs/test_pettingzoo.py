@@ -303,7 +303,7 @@ def test_no_training_begins_amid_others(train, capsys):
     assert capsys.readouterr().err.startswith("error: evolve=halving: begins trainings amid others")
 
 
-@pytest.mark.parametrize("module", [qmix, maddpg])
+@pytest.mark.parametrize("module", [qmix, pytest.param(maddpg, marks=pytest.mark.thorough)])
 def test_off_policy_files_train_on_it(train, module):
     kind = "discrete" if module is qmix else "box"
     sizes = ["algo.num_envs=2", "algo.rollout_length=6", "algo.batch_size=4", "algo.buffer_size=64"]
