@@ -288,6 +288,10 @@ def complete(saved: DictConfig) -> DictConfig:
 
 
 def _compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
+    for name in (word.removeprefix("env=") for word in overrides if word.startswith("env=")):
+        if envs.canonical(name) == name and name not in envs.list():  # of a family that has no list
+            family, task = name.split("/")
+            ConfigStore.instance().store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
     with initialize_config_dir(version_base="1.3", config_dir=config_dir):
         return compose(recipe, [*overrides, SEARCH])
 
@@ -314,7 +318,7 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
     known = _known_keys(defaults)
     checked, singles, variants = [], [], []
     for word in words:
-        word = f"++{word}" if word.startswith(OPEN) else word
+        word = f"++{word}" if word.startswith(OPEN) else _canonical(word)
         try:
             override = OverridesParser.create().parse_overrides([word])[0]
         except HydraException as error:
@@ -340,6 +344,14 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_one_line(error, trial)) from error
     return flags + checked
+
+
+def _canonical(word: str) -> str:
+    """``env=`` with the one spelling of each name, which recipes and folders go by."""
+    key, _, value = word.partition("=")
+    if key != "env":
+        return word
+    return f"env={','.join(envs.canonical(name) or name for name in value.split(','))}"
 
 
 def _check_key(key: str, known: set[str], hypers_type: type) -> None:
@@ -384,7 +396,7 @@ def _check_groups(words: list[str], file: str) -> None:
             here = ", ".join(name for name, other in known.items() if other == file) or "no named algorithms"
             where = f"; python -m baselines {value} runs that" if value in known else ""
             raise UserError(f"algorithm={value}: this file has {here}{where}")
-        if key == "env" and value not in envs.list():
+        if key == "env" and envs.canonical(value) is None:
             envs.make(value)  # raises, with the nearest names
         for group, names in (("logger", LOGGERS), ("evolve", tuple(_schemes()))):
             if key == group and value not in names:
