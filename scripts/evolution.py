@@ -153,20 +153,22 @@ def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
 def outcome(folder: Path, members: int) -> dict[str, Any]:
     """Of every ``members`` consecutive runs: the best evaluation over time, and what is handed over at the end."""
     table = pd.read_csv(folder / "metrics.csv")
+    if (folder / "lineage.csv").exists():  # where hyperparameters change
+        history = pd.read_csv(folder / "lineage.csv")
+        names = [name for name in RANGES if name in history]
+        table = table.drop(columns=names, errors="ignore").merge(history[["run", "env_steps", *names]])
     curve = table.pivot(index="run", columns="env_steps", values="evaluation/episode_return")
-    entries = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
-    final = {}
-    for entry in entries:
+    last = table[table["env_steps"] == table["env_steps"].max()].set_index("run")["best_return"]
+    final: dict[int, float] = {}
+    for entry in map(json.loads, (folder / "evaluations.jsonl").read_text().splitlines()):
         if entry.get("absolute"):
             final |= dict(zip(entry["runs"], np.mean(entry["metrics"]["episode_return"], axis=1).tolist(), strict=True))
     best, handed, hypers = [], [], []
     for runs in np.split(curve.index.to_numpy(), len(curve) // members):
-        values = np.nan_to_num(curve.loc[runs].to_numpy(), nan=-np.inf)
-        winner = int(runs[np.argmax(values.max(axis=1))])
-        best.append(np.round(values.max(axis=0), 4).tolist())
-        handed.append(round(final[winner], 4))
-        rows = table[table["run"] == winner]
-        at = rows.iloc[int(np.nanargmax(rows["evaluation/episode_return"]))]
+        best.append(np.round(np.nan_to_num(curve.loc[runs].to_numpy(), nan=-np.inf).max(axis=0), 4).tolist())
+        handed.append(round(final[int(last.loc[runs].idxmax())], 4))
+        rows = table[table["run"].isin(runs)]
+        at = rows.loc[rows["evaluation/episode_return"].idxmax()]
         hypers.append({name: float(f"{at[name]:.4g}") for name in RANGES if name in table})
     steps = [int(step) for step in curve.columns]
     return {"steps": steps, "best": best, "absolute": handed, "hypers": hypers}

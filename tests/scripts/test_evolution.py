@@ -65,7 +65,13 @@ def test_the_peers_population_has_agilerls_steps_and_generations(script):
 def folder_of(place: Path, evaluations: list[list[float]], absolute: list[float]) -> Path:
     place.mkdir()
     rows = [
-        {"run": run, "env_steps": 100 * (at + 1), "lr": 10.0**-run, "evaluation/episode_return": one}
+        {
+            "run": run,
+            "env_steps": 100 * (at + 1),
+            "lr": 10.0**-run,
+            "evaluation/episode_return": one,
+            "best_return": max(curve[: at + 1]),
+        }
         for run, curve in enumerate(evaluations)
         for at, one in enumerate(curve)
     ]
@@ -87,6 +93,9 @@ def test_a_search_hands_over_its_best_evaluated_run_by_its_fresh_episodes(script
     assert found["best"] == [[-5.0, -3.0], [-4.0, -1.0]]
     assert found["absolute"] == [-3.5, -2.5]  # not the evaluations' own -3 and -1, nor the NaN run's 0
     assert [one["lr"] for one in found["hypers"]] == [1.0, 0.01]
+    history = [{"run": run, "env_steps": 100 * (at + 1), "lr": 0.1 * at} for run in range(4) for at in range(2)]
+    pd.DataFrame(history).to_csv(place / "lineage.csv", index=False)
+    assert [one["lr"] for one in script.outcome(place, 2)["hypers"]] == [0.1, 0.1]  # those of that time
     record = {**found, "members": 2}
     assert script.at_level(record, -2.0) == "0.00M" and script.at_level(record, -1.5) == "never"  # the median's
     both = script.merged([found, found])
