@@ -6,8 +6,8 @@ An algorithm is written for one run; the library adds the run axis with ``vmap``
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import chex
@@ -47,6 +47,12 @@ class Algorithm:
     env: Env
     steps_per_update: int  # environment steps of one update
     num_updates: int  # updates that make up `total_steps`
+    # For evolution (shoal.evolve).
+    init_optimiser: Callable[[Params, Hypers], Any] | None = None  # the first `opt_state` of some parameters
+    inherited: tuple[str, ...] = ("params", "opt_state", "target", "obs_stats", "value_stats")  # what a clone copies
+    evolving: tuple[str, ...] = ("lr",)  # the hyperparameters that evolve if none are named
+    learning_rates: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"lr": ()})  # of which part of
+    # `opt_state`; () for all of it
 
 
 def make_train(algorithm: Algorithm) -> Callable[[chex.PRNGKey, Hypers], tuple[TrainState, Metrics]]:

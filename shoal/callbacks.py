@@ -216,6 +216,8 @@ class Hooks:
     def _checked(self, name: str, changes: Changes) -> dict[str, np.ndarray]:
         """``changes`` as an array per hyperparameter, or a :class:`UserError`."""
         checked = {}
+        if changes and self.plan.rules is not None:
+            raise UserError(f"callback {name}: hyperparameters evolve here (evolve={self.plan.rules.scheme.scheme})")
         for key, value in changes.items():
             if key not in self.fields:
                 known = ", ".join(self.fields)

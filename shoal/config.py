@@ -38,9 +38,12 @@ if TYPE_CHECKING:
 
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
-GROUPS = ("env", "logger", "algorithm")  # what is chosen by a name
+OPEN = ("env.kwargs.", "evolve.hypers.")  # settings with names of their own
+GROUPS = ("env", "logger", "algorithm", "evolve")  # what is chosen by a name
 FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
+RECIPE_FLAGS = {"--config-name": "name", "-cn": "name", "--config-dir": "dir", "-cd": "dir"}
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
+SHARES = ("batch_share", "epoch_share", "learn_share")  # hypers that a switch turns on (shoal.shares)
 LOGGER_MODES = ("one", "per_seed")
 
 
@@ -105,7 +108,9 @@ class Settings:
     algo: Any = MISSING
     hypers: Any = MISSING
     sweep: Any = MISSING
-    seeds: int = setting(1, low=1)  # runs per point of the sweep
+    evolve: Any = dataclasses.field(default_factory=lambda: {"scheme": "none"})  # shoal.schemes
+    population: int | None = setting(None, low=1)  # members that evolve together; none for 32
+    seeds: int = setting(1, low=1)  # runs per point of the sweep; with evolution, populations
     seed: int = setting(0, low=0, high=2**31 - 1)  # the first seed
     total_steps: float = setting(1e6, low=1)  # environment steps of one run
     chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
@@ -152,8 +157,16 @@ def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
     for name in envs.list():
         family, task = name.split("/")
         store.store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
+    for name, scheme in _schemes().items():
+        store.store(group="evolve", name=name, node=scheme)
     for name in LOGGERS:
         store.store(group="logger", name=name, node=Logger(name=name))
+
+
+def _schemes() -> dict[str, type]:
+    from shoal.schemes import SCHEMES  # which declares its settings with what is here
+
+    return SCHEMES
 
 
 def _limits(field: dataclasses.Field) -> dict[str, Any]:
@@ -182,7 +195,7 @@ def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
 def validate_fields(prefix: str, node: Any, schema: type) -> None:
     """:func:`validate` every field of a dataclass, given its values."""
     for field in dataclasses.fields(schema):
-        value = node[field.name] if isinstance(node, DictConfig | dict) else getattr(node, field.name)
+        value = node.get(field.name) if isinstance(node, DictConfig | dict) else getattr(node, field.name)
         validate(prefix, value, field)
 
 
@@ -190,9 +203,12 @@ def build(node: DictConfig, prefix: str, schema: type) -> Any:
     """The dataclass ``schema`` from its part of the composed configuration, validated."""
     values = {}
     for field in dataclasses.fields(schema):
+        if field.name not in node:  # a folder of before it was a setting
+            continue
         value = node[field.name]
-        if isinstance(value, DictConfig):
-            value = build(value, f"{prefix}{field.name}.", type(field.default_factory()))  # type: ignore[operator, misc]
+        schema_of = type(field.default_factory()) if callable(field.default_factory) else type(None)
+        if isinstance(value, DictConfig) and dataclasses.is_dataclass(schema_of):
+            value = build(value, f"{prefix}{field.name}.", schema_of)
         elif isinstance(value, ListConfig):
             value = tuple(value)
         validate(prefix, value, field)
@@ -205,7 +221,7 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
     build(cfg.algo, "algo.", config_type)
     build(cfg.hypers, "hypers.", hypers_type)
     for field in dataclasses.fields(Settings):
-        if field.name in ("env", "algo", "hypers", "sweep", "recipe", "file", "algorithm"):
+        if field.name in ("env", "algo", "hypers", "sweep", "recipe", "file", "algorithm", "evolve"):
             continue
         value = cfg[field.name]
         if isinstance(value, DictConfig):
@@ -214,6 +230,21 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
             validate("", value, field)
     sweep = cfg.sweep
     validate_fields("sweep.", sweep, sweep_schema(hypers_type))
+    scheme = _schemes().get(cfg.evolve.scheme)
+    names = {field.name for field in dataclasses.fields(scheme)} if scheme else set()
+    if scheme is None or not names >= set(cfg.evolve) or ("rounds" in names) != ("rounds" in cfg.evolve):
+        raise UserError(f"evolve.scheme={cfg.evolve.scheme}: is chosen by evolve={cfg.evolve.scheme}")
+    build(cfg.evolve, "evolve.", scheme)
+    if cfg.evolve.scheme == "none" and cfg.population is not None:
+        others = ", ".join(name for name in _schemes() if name != "none")
+        raise UserError(f"population={cfg.population}: needs evolution; evolve is one of {others}")
+    for name in SHARES:
+        evolving = name in (cfg.evolve.get("hypers") or ())
+        used = name in cfg.hypers and (cfg.hypers[name] != 1 or sweep.get(name) is not None or evolving)
+        if used and not cfg.algo.get("elastic_batches"):
+            where = "evolve.hypers" if evolving else "hypers" if sweep.get(name) is None else "sweep"
+            value = "" if evolving else f"={cfg[where][name]}"
+            raise UserError(f"{where}.{name}{value}: counts only with algo.elastic_batches=true")
 
 
 def complete(saved: DictConfig) -> DictConfig:
@@ -240,14 +271,16 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
     values = [i + 1 for i, a in enumerate(argv) if a in FLAGS_WITH_VALUE]
     flags = [a for i, a in enumerate(argv) if a.startswith("-") or i in values]
     words = [a for i, a in enumerate(argv) if not (a.startswith("-") or i in values)]
+    chosen = [word for word in words if word.startswith("evolve=") and "," not in word]
     try:
-        defaults = _compose(recipe, [], config_dir)
+        _check_groups(chosen, "")
+        defaults = _compose(recipe, chosen, config_dir)  # a scheme of evolution has settings of its own
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_one_line(error)) from error
     known = _known_keys(defaults)
     checked, singles, variants = [], [], []
     for word in words:
-        word = f"++{word}" if word.startswith("env.kwargs.") else word
+        word = f"++{word}" if word.startswith(OPEN) else word
         try:
             override = OverridesParser.create().parse_overrides([word])[0]
         except HydraException as error:
@@ -274,7 +307,7 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
 
 
 def _check_key(key: str, known: set[str], hypers_type: type) -> None:
-    if key.startswith(("hydra", "env.kwargs.")) or key in known or key in GROUPS:
+    if key.startswith(("hydra", *OPEN)) or key in known or key in GROUPS:
         return
     parent, _, leaf = key.rpartition(".")
     static = sorted(k for k in known if k.startswith("algo.") and k.endswith(f".{leaf}"))
@@ -317,8 +350,9 @@ def _check_groups(words: list[str], file: str) -> None:
             raise UserError(f"algorithm={value}: this file has {here}{where}")
         if key == "env" and value not in envs.list():
             envs.make(value)  # raises, with the nearest names
-        if key == "logger" and value not in LOGGERS:
-            raise UserError(f"logger={value}: must be one of {', '.join(LOGGERS)}")
+        for group, names in (("logger", LOGGERS), ("evolve", tuple(_schemes()))):
+            if key == group and value not in names:
+                raise UserError(f"{group}={value}: must be one of {', '.join(names)}")
 
 
 def _one_line(error: Exception, words: list[str] | None = None) -> str:
@@ -336,6 +370,20 @@ def _one_line(error: Exception, words: list[str] | None = None) -> str:
     if key and value is not None:
         return f"{key}={value}: {text}"
     return f"{key}: {text}" if key else text
+
+
+def _chosen_recipe(argv: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command line without Hydra's ``--config-name`` and ``--config-dir``, and what these say."""
+    rest, chosen = [], {}
+    words = iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in RECIPE_FLAGS:
+            value = value if equals else next(words, "")
+            chosen[RECIPE_FLAGS[flag]] = str(Path(value).absolute()) if RECIPE_FLAGS[flag] == "dir" else value
+        else:
+            rest.append(word)
+    return rest, chosen
 
 
 def fail(error: Exception) -> None:
@@ -361,6 +409,9 @@ def main(
     if script.with_suffix(".yaml").exists():
         recipe, config_dir = script.stem, str(script.parent)
 
+    argv, chosen = _chosen_recipe(sys.argv[1:])
+    recipe, config_dir = chosen.get("name", recipe), chosen.get("dir", config_dir)
+
     def job(cfg: DictConfig) -> None:
         try:
             multirun = HydraConfig.get().mode == RunMode.MULTIRUN
@@ -372,7 +423,7 @@ def main(
 
     try:
         _register_schema(config_type, hypers_type, name=script.stem)
-        argv = check_overrides(sys.argv[1:], recipe, config_type, hypers_type, config_dir)
+        argv = check_overrides(argv, recipe, config_type, hypers_type, config_dir)
     except UserError as error:
         fail(error)
     sys.argv[1:] = [*argv, SEARCH]

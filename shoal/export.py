@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import envs
 from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, select
-from shoal import deploy, distributions, memory, models, networks, normalisation, policies, runs
+from shoal import deploy, distributions, elastic, memory, models, networks, normalisation, policies, runs
 from shoal.algorithm import HEADS, Algorithm, Params
 from shoal.models import Model
 
@@ -220,9 +220,13 @@ def describe(
     """The network for ``policy.json``, and its parameters ``[P, ...]`` by name."""
     env, head = algorithm.env, algorithm.acting.head
     name = HEADS[head]
-    model = model_of(settings, name)
+    model, network = model_of(settings, name), policy[name]
+    if elastic.has(network):  # numpy plays what lives of it
+        (alive,) = elastic.living(network).values()
+        model = dataclasses.replace(model, widths=alive.widths, activation=alive.activation or model.activation)
+        network = elastic.cut(network)
     arrays: dict[str, np.ndarray] = {}
-    for module, part in policy[name].items():
+    for module, part in network.items():
         arrays |= policies.flatten(part, _part(module, model.reads))
     normalises = bool(settings.get("normalise_obs"))
     if normalises:

@@ -96,9 +96,10 @@ class Wandb:
         if run is not None:
             point = self.table.points[self.table.point[run]]
             seed, label = int(self.table.seed[run]), self.table.label(self.table.point[run])
+            member = f"member {self.table.member[run]}" if self.table.member is not None else ""
             config = {key: value for key, value in config.items() if key not in ("sweep", "seeds")}
             config |= {"run": config["run"] | {"number": run}, "seed": seed, "hypers": config["hypers"] | point}
-            name = " ".join(filter(None, [self.name, env, label, f"seed {seed}"]))
+            name = " ".join(filter(None, [self.name, env, label, f"seed {seed}", member]))
             group, tags = group or self.folder.name, tags + label.split()
         try:
             self.started[run] = self.wandb.init(

@@ -22,7 +22,7 @@ import numpy as np
 from envs.base import Env, UserError
 from shoal import memory
 from shoal.config import setting
-from shoal.networks import ACTIVATIONS, CNN, MLP, Dense
+from shoal.networks import ACTIVATIONS, CNN, ELASTIC_ACTIVATIONS, MLP, Dense, Elastic
 
 
 class Inputs(NamedTuple):
@@ -58,6 +58,10 @@ class Model:
     torso: str = setting("mlp", choices=_torso_names)  # gru, lstm: what reads the observation before the memory
     hidden: int = setting(64, low=1)  # gru, lstm: units of the memory
     after: tuple[int, ...] = setting((), low=1)  # gru, lstm: units of hidden layers behind it
+    elastic: bool = setting(False)  # widths and depth are masks, which evolution may change (shoal.elastic)
+    max_width: int = setting(128, low=1)  # elastic: units that a hidden layer may grow to
+    max_depth: int = setting(3, low=1)  # elastic: hidden layers that there may be
+    mutable_activation: bool = setting(False)  # elastic: it may become another of relu, elu and gelu
 
     @property
     def reads(self) -> str:
@@ -68,6 +72,14 @@ class Model:
     def mixes(self) -> bool:
         """Whether agents see each other."""
         return TORSOS[self.reads].mixes
+
+    @property
+    def largest(self) -> Elastic | None:
+        """What an elastic network may become."""
+        if not self.elastic:
+            return None
+        others = ELASTIC_ACTIVATIONS if self.mutable_activation else ()
+        return Elastic(self.max_width, self.max_depth, tuple(sorted({self.activation, *others})))
 
 
 class DeepSets(nn.Module):
@@ -122,7 +134,7 @@ class GNN(nn.Module):
 
 
 TORSOS: dict[str, Entry] = {
-    "mlp": Entry(lambda m, inputs: MLP(m.widths, m.activation, m.layer_norm), mixes=False),
+    "mlp": Entry(lambda m, inputs: MLP(m.widths, m.activation, m.layer_norm, m.largest), mixes=False),
     "cnn": Entry(lambda m, inputs: CNN(inputs.shape, m.channels, m.widths, m.activation, m.layer_norm), mixes=False),
     "deepsets": Entry(lambda m, inputs: DeepSets(m.widths, m.activation, m.layer_norm), mixes=True),
     "gnn": Entry(lambda m, inputs: GNN(m.widths, m.activation, m.layer_norm, inputs.position, m.radius), mixes=True),
@@ -166,6 +178,8 @@ def own_head(actor: Model, critic: Model, recurrent: bool) -> Model:
         if shared != other:
             where = f"algo.critic.{field.name}={other}"
             raise UserError(f"algo.share_torso=true: {where} must be the actor's, {shared}: they are one network")
+    if actor.elastic:
+        raise UserError("algo.share_torso=true: an elastic network shares no torso; set algo.actor.elastic=false")
     if recurrent and actor.network not in memory.MEMORIES:
         raise UserError(
             f"algo.share_torso=true: algo.actor.network={actor.network} has no memory; use the sibling *_ff_*.py"
@@ -177,6 +191,7 @@ def check(where: str, model: Model, env: Env, recurrent: bool, normalised: bool 
     """Raise a :class:`UserError` if ``env`` cannot feed ``model``; ``where`` is ``algo.actor`` or ``algo.critic``."""
     if model.network in memory.MEMORIES and not recurrent:
         raise UserError(f"{where}.network={model.network}: this file has no memory; use its sibling *_rnn_*.py")
+    _check_elastic(where, model)
     if model.reads == "cnn" and len(env.obs_shape) != 3:
         field = "network" if model.network == "cnn" else "torso"
         raise UserError(f"{where}.{field}=cnn: {env.name} has no image observations; use mlp")
@@ -186,3 +201,20 @@ def check(where: str, model: Model, env: Env, recurrent: bool, normalised: bool 
         raise UserError(
             f"{where}.radius={model.radius:g}: algo.normalise_obs=true hides distances; choose one of the two"
         )
+
+
+def _check_elastic(where: str, model: Model) -> None:
+    if not model.elastic:
+        if model.mutable_activation:
+            raise UserError(f"{where}.mutable_activation=true: needs {where}.elastic=true")
+        return
+    if model.mutable_activation and model.network in memory.MEMORIES and model.after:
+        after = list(model.after)
+        raise UserError(f"{where}.mutable_activation=true: not with layers behind the memory, {where}.after={after}")
+    if model.reads != "mlp":
+        raise UserError(f"{where}.elastic=true: {model.reads} has no masks; use mlp")
+    if not model.widths or max(model.widths) > model.max_width:
+        widths = list(model.widths)
+        raise UserError(f"{where}.widths={widths}: elastic, so from 1 to {where}.max_width={model.max_width} each")
+    if len(model.widths) > model.max_depth:
+        raise UserError(f"{where}.widths={list(model.widths)}: more than {where}.max_depth={model.max_depth} layers")

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import chex
 import flax.linen as nn
@@ -21,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[chex.Array], chex.Array]] = {
     "gelu": nn.gelu,
     "silu": nn.silu,
 }
+ELASTIC_ACTIVATIONS = ("relu", "elu", "gelu")  # that evolution chooses between
 
 
 def orthogonal(scale: float = 1.0) -> Callable[..., chex.Array]:
@@ -92,20 +94,76 @@ class Dense(nn.Module):
         return flat.reshape(*x.shape[:-1], self.features) + bias
 
 
+class Elastic(NamedTuple):
+    """The largest that an MLP may become: masks among its parameters say how much of it lives (``shoal.elastic``)."""
+
+    width: int  # W
+    depth: int  # L
+    activations: tuple[str, ...]  # that it can change between; one for a fixed one
+
+
+LIVING, LAYER_ON, ACTIVATION = "arch_living", "arch_on", "arch_activation_"  # parameters that no gradient moves
+
+
 class MLP(nn.Module):
     """Dense layers, each with its activation (and a layer norm before it, if asked)."""
 
     widths: Sequence[int] = (64, 64)
     activation: str = "tanh"
     layer_norm: bool = False
+    elastic: Elastic | None = None
 
     @nn.compact
     def __call__(self, x: chex.Array) -> chex.Array:
+        if self.elastic is not None:
+            return self._masked(x, self.elastic)
         for width in self.widths:
             x = Dense(width)(x)
             x = nn.LayerNorm()(x) if self.layer_norm else x
             x = ACTIVATIONS[self.activation](x)
         return x
+
+    def _masked(self, x: chex.Array, largest: Elastic) -> chex.Array:
+        """The same by ``L`` layers of ``W`` units of which some live; the others are zero and pass no gradient."""
+        widths = np.array([*self.widths, *[0] * (largest.depth - len(self.widths))])
+
+        def fixed(name: str, value: Any) -> chex.Array:
+            leaf = self.param(name, lambda key, shape: jnp.asarray(value, jnp.float32), np.shape(value))
+            return jax.lax.stop_gradient(leaf) > 0.5
+
+        living = fixed(LIVING, np.arange(largest.width) < widths[:, None])  # [L, W]
+        on = fixed(LAYER_ON, widths > 0)  # [L] the first of them
+        names = largest.activations
+        chosen = {n: fixed(ACTIVATION + n, n == self.activation) for n in names if len(names) > 1}
+        for layer in range(largest.depth):
+            # Every activation is zero at zero, so that masking before it is enough.
+            y = jnp.where(living[layer], Dense(largest.width)(x), 0.0)
+            y = LivingNorm(name=f"LayerNorm_{layer}")(y, living[layer]) if self.layer_norm else y
+            y = _one_of(chosen, y) if chosen else ACTIVATIONS[self.activation](y)
+            x = jnp.where(on[layer], y, x) if layer else y
+        return x
+
+
+def _one_of(chosen: dict[str, chex.Array], x: chex.Array) -> chex.Array:
+    """``x`` after the activation whose flag is set."""
+    first, *others = chosen
+    y = ACTIVATIONS[first](x)
+    for name in others:
+        y = jnp.where(chosen[name], ACTIVATIONS[name](x), y)
+    return y
+
+
+class LivingNorm(nn.Module):
+    """flax's layer norm over the ``living [W]`` units of ``x [..., W]``, of which the others are zero."""
+
+    @nn.compact
+    def __call__(self, x: chex.Array, living: chex.Array) -> chex.Array:
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        count = living.sum()
+        mean = x.sum(axis=-1, keepdims=True) / count
+        variance = jnp.maximum(jnp.square(x).sum(axis=-1, keepdims=True) / count - jnp.square(mean), 0.0)
+        return jnp.where(living, (x - mean) * (jax.lax.rsqrt(variance + 1e-6) * scale) + bias, 0.0)
 
 
 class CNN(nn.Module):
@@ -144,7 +202,29 @@ def policy_of_agent(sharing: str, group_ids: np.ndarray) -> np.ndarray:
 
 def init_policies(module: nn.Module, key: chex.PRNGKey, policies: int, *inputs: chex.Array) -> Any:
     """One parameter set per policy, stacked on a leading axis ``[P, ...]``."""
-    return jax.vmap(lambda k: module.init(k, *inputs)["params"])(jax.random.split(key, policies))
+    model = getattr(module, "model", None)
+    if not getattr(model, "elastic", False):
+        return jax.vmap(lambda k: module.init(k, *inputs)["params"])(jax.random.split(key, policies))
+    # What lives starts as a plain network of that size does, to the bit; the rest is zero.
+    plain = init_policies(module.clone(model=dataclasses.replace(model, elastic=False)), key, policies, *inputs)  # type: ignore[type-var]
+    whole = jax.vmap(lambda k: module.init(k, *inputs)["params"])(jax.random.split(key, policies))
+    known = dict(jax.tree_util.tree_leaves_with_path(plain))
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: _padded(known.get(path), path, leaf), whole)
+
+
+def _padded(small: chex.Array | None, path: Any, whole: chex.Array) -> chex.Array:
+    """``small`` with zeros around it to the size of the ``whole``; masks stay as they are."""
+    if is_architecture(path):
+        return whole
+    if small is None:
+        return jnp.zeros_like(whole)
+    return jnp.pad(small, [(0, size - least) for least, size in zip(small.shape, whole.shape, strict=True)])
+
+
+def is_architecture(path: Any) -> bool:
+    """Whether a leaf at this ``path`` (of ``jax.tree_util``, or ``actor/MLP_0/arch_on``) is a mask, not a weight."""
+    last = path.split("/")[-1] if isinstance(path, str) else path[-1]
+    return str(getattr(last, "key", last)).startswith("arch_")
 
 
 def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, *inputs: Any) -> Any:

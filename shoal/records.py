@@ -1,7 +1,8 @@
 """The files that a training appends to while it runs, and cuts back to a checkpoint when it resumes.
 
 ``metrics.csv`` has a row per run and chunk, ``evaluations.jsonl`` a line per batch and chunk (the episodes behind
-``evaluations.json``). Both hold only what the training determines, no times: the same command writes the same bytes.
+``evaluations.json``), ``lineage.csv`` of an evolution a row per run and round. They hold only what the training
+determines, no times: the same command writes the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-METRICS, EVALUATIONS = "metrics.csv", "evaluations.jsonl"
+METRICS, EVALUATIONS, LINEAGE = "metrics.csv", "evaluations.jsonl", "lineage.csv"
 
 
 def figure(value: Any) -> str:
@@ -47,6 +48,18 @@ class Records:
             os.fsync(file.fileno())
         self.append_evaluation(evaluation)
 
+    def append_lineage(self, rows: list[dict[str, str]]) -> None:
+        """The rows of one round, on the disk when this returns."""
+        path = self.folder / LINEAGE
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+            file.flush()
+            os.fsync(file.fileno())
+
     def append_evaluation(self, evaluation: dict[str, Any]) -> None:
         """One entry of the evaluations, on the disk when this returns."""
         with (self.folder / EVALUATIONS).open("a") as file:
@@ -68,7 +81,7 @@ class Records:
             entry = json.loads(line)
             return entry["batch"] < batch or (entry["batch"] == batch and entry["env_steps"] <= env_steps)
 
-        for name, header, keep in ((METRICS, 1, keep_row), (EVALUATIONS, 0, keep_evaluation)):
+        for name, header, keep in ((METRICS, 1, keep_row), (LINEAGE, 1, keep_row), (EVALUATIONS, 0, keep_evaluation)):
             path = self.folder / name
             if path.exists():
                 lines = whole_lines(path)

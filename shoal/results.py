@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from shoal.lineage import best_of_populations, members_of
 from shoal.records import EVALUATIONS, METRICS
 
 RETURN = "episode_return"
@@ -251,7 +252,8 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
         provenance = {}
     training = Training(folder, name, environment, task, config, text, provenance, _swept(folder, config))
     runs: dict[int, Run] = {}
-    for entry in _entries(folder, notes):
+    entries, members = _entries(folder, notes), members_of(config)
+    for entry in best_of_populations(entries, members) if members > 1 else entries:  # a population is a seed
         tables = {metric: np.asarray(values, float) for metric, values in entry["metrics"].items()}
         means, lows, highs = (
             {metric: reduce(table, axis=-1).tolist() for metric, table in tables.items()}
@@ -409,7 +411,7 @@ def _tell_apart(trainings: Sequence[Training]) -> None:
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in tree.items():
-        if not prefix and name in SAME:
+        if not prefix and (name in SAME or value == {"scheme": "none"}):  # no evolution, as before there was any
             continue
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")

@@ -33,10 +33,10 @@ from omegaconf import DictConfig, OmegaConf
 import envs
 from envs.base import UserError
 from shoal import callbacks as user_callbacks
-from shoal import checkpoint, loggers, policies, report, sharding, sweep
+from shoal import checkpoint, elastic, generations, lineage, loggers, policies, report, schemes, sharding, sweep
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
 from shoal.callbacks import Hooks
-from shoal.config import build, check_settings, complete
+from shoal.config import SHARES, build, check_settings, complete
 from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
@@ -131,6 +131,8 @@ class Plan:
     folder: Path
     updates_per_chunk: int
     chunks: int
+    rules: schemes.Rules | None = None  # of evolution
+    rounds_per_chunk: int = 1
 
     @property
     def batch_size(self) -> int:
@@ -151,6 +153,16 @@ class Plan:
         """Environment steps of one run."""
         return self.updates_per_chunk * self.algorithm.steps_per_update
 
+    @property
+    def steps_per_round(self) -> int:
+        """Environment steps of one run."""
+        return self.updates_per_round * self.algorithm.steps_per_update
+
+    @property
+    def updates_per_round(self) -> int:
+        """Updates between two evaluations; without evolution a chunk is one round."""
+        return self.updates_per_chunk // self.rounds_per_chunk
+
     def batch_runs(self, batch: int) -> np.ndarray:
         """The runs of a batch."""
         return np.arange(batch * self.batch_size, min((batch + 1) * self.batch_size, len(self.runs)))
@@ -168,9 +180,42 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     algorithm = make(build(cfg.algo, "algo.", config_type), env)
     values = OmegaConf.to_container(cfg.sweep, resolve=True)
     assert isinstance(values, dict)
-    runs = sweep.expand(build(cfg.hypers, "hypers.", hypers_type), values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
+    hypers = build(cfg.hypers, "hypers.", hypers_type)
+    if cfg.evolve.scheme != "none":
+        return evolving_plan(algorithm, hypers, values, cfg, folder)
+    runs = sweep.expand(hypers, values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
     updates_per_chunk = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
     return Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
+
+
+def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictConfig, folder: Path) -> Plan:
+    """A training of ``seeds`` populations: rounds instead of chunks, of which several make a chunk."""
+    for name, value in swept.items():
+        if name not in sweep.SWEEP_FIELDS and value is not None:
+            raise UserError(
+                f"sweep.{name}: evolution chooses the values itself; evolve.hypers.{name}={{min: a, max: b}}"
+            )
+    params = jax.eval_shape(lambda: algorithm.init(jax.random.PRNGKey(0), hypers)).params
+    flags = (elastic.has(params), elastic.has_activation(params))
+    if cfg.algo.get("elastic_batches"):
+        shares = tuple(name for name in SHARES if hasattr(hypers, name))
+        algorithm = dataclasses.replace(algorithm, evolving=algorithm.evolving + shares)
+    rules = schemes.make_rules(schemes.parse(cfg.evolve), cfg.population, algorithm, hypers, *flags)
+    members = rules.population
+    if (cfg.runs_per_batch or members) % members:
+        raise UserError(f"runs_per_batch={cfg.runs_per_batch}: must be a multiple of population={members}")
+    seeds = np.arange(cfg.seed, cfg.seed + cfg.seeds)
+    runs = sweep.Runs(
+        seed=np.repeat(seeds, members),
+        point=np.zeros(len(seeds) * members, int),
+        points=[{}],
+        hypers=schemes.first_values(rules, hypers, seeds.tolist()),
+        member=np.tile(np.arange(members), len(seeds)),
+    )
+    rounds = math.ceil(rules.scheme.rounds / cfg.chunks)  # per chunk
+    chunks = math.ceil(rules.scheme.rounds / rounds)
+    updates = cfg.get("updates_per_chunk") or rounds * math.ceil(algorithm.num_updates / (rounds * chunks))
+    return Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
 
 
 def run(
@@ -204,6 +249,7 @@ def run(
         saved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
         saved.callbacks = list(map(user_callbacks.absolute, cfg.callbacks))
         saved.updates_per_chunk = plan.updates_per_chunk
+        saved.population = plan.rules and plan.rules.population
         saved.run.dir = str(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -303,23 +349,31 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     settings = plan.settings
     keys, hypers = sharding.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
 
-    def chunk(state: RunState, hypers: Hypers):
+    def train_round(state: RunState, hypers: Hypers):
         return train_chunk(
             plan.algorithm,
             state,
             hypers,
-            plan.updates_per_chunk,
+            plan.updates_per_round,
             settings.evaluation.episodes,
             settings.evaluation.greedy,
         )
 
+    def first(key: chex.PRNGKey, hypers: Hypers):
+        state = start(plan.algorithm, key, hypers)
+        return state if plan.rules is None else generations.start(state, key, hypers, plan.rules)
+
+    def evolving(state: generations.Evolving, _: Hypers):
+        assert plan.rules is not None
+        return generations.train_rounds(state, train_round, plan.rules, plan.batch_size, plan.rounds_per_chunk)
+
     display.compiling("the training")
-    first = sharding.over_runs(lambda key, h: start(plan.algorithm, key, h), plan.width)
-    traced = jax.jit(first).trace(keys, hypers)
+    traced = jax.jit(sharding.over_runs(first, plan.width)).trace(keys, hypers)
     shapes = sharding.shapes(traced.out_info, plan.width)
     state_size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
     check_memory(state_size, plan.width, settings)  # the least that it can be, known before anything is compiled
-    chunk_lowered = jax.jit(sharding.over_runs(chunk, plan.width), donate_argnums=0).lower(shapes, hypers)
+    chunk = sharding.over_runs(train_round, plan.width) if plan.rules is None else evolving
+    chunk_lowered = jax.jit(chunk, donate_argnums=0).lower(shapes, hypers)
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         chunk_compiling = pool.submit(chunk_lowered.compile, RUN_LONG)
         start_compiled = traced.lower().compile(RUN_ONCE)
@@ -407,14 +461,20 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     logger.close()
     finished = not stop.asked
     evaluations = records.evaluations()
-    report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
-    report.draw(plan.folder / "curves.png", evaluations, runs, f"{algorithm} on {settings.env.name}")
+    title = f"{algorithm} on {settings.env.name}"
+    if plan.rules is None:
+        report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
+        report.draw(plan.folder / "curves.png", evaluations, runs, title)
+    else:
+        lineage.report(plan, container, evaluations, algorithm)  # type: ignore[arg-type]
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
     provenance(plan, programs, speed, time.perf_counter() - begin)
-    title = (
-        f"{algorithm} on {settings.env.name}: return of {settings.evaluation.episodes} greedy episodes, IQM over seeds"
-    )
-    show_table(report.closing_table(evaluations, runs, diverged), title)
+    title += f": return of {settings.evaluation.episodes} greedy episodes, IQM over "
+    if plan.rules is None:
+        show_table(report.closing_table(evaluations, runs, diverged), f"{title}seeds")
+    else:
+        show_table(lineage.closing_table(evaluations, plan.rules.population), f"{title}populations")
+        print(lineage.said(plan.folder))
     speed_text = f", {human(speed.steps / speed.seconds)} steps/s" if speed.seconds else ""
     print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
     if not finished:
@@ -462,29 +522,35 @@ def train_batch(
     for chunk in range(done + 1, plan.chunks + 1):
         tick = time.perf_counter()
         try:
-            state, metrics, episodes = programs.chunk(state, hypers)
-            jax.block_until_ready(metrics)
+            state, *told = programs.chunk(state, hypers)
+            jax.block_until_ready(told)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise UserError(f"out of memory with {len(runs)} runs at once; set runs_per_batch lower") from error
         speed.steps += plan.steps_per_chunk * len(runs)
         speed.seconds += time.perf_counter() - tick
-        env_steps = chunk * plan.steps_per_chunk
-        rows, evaluation = chunk_records(plan, batch, env_steps, metrics, episodes, state)
-        rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
-        records.append(rows, evaluation)
-        logger.log(rows, env_steps)
+        for number, (metrics, episodes, shown) in enumerate(rounds_of(plan, told, state), 1):
+            env_steps = (chunk - 1) * plan.steps_per_chunk + number * plan.steps_per_round
+            rows, evaluation = chunk_records(plan, batch, env_steps, metrics, episodes, shown)
+            if isinstance(shown, generations.Round):
+                assert plan.rules is not None
+                generation = (chunk - 1) * plan.rounds_per_chunk + number - 1
+                records.append_lineage(lineage.rows(shown, runs, plan.rules, generation, env_steps))
+                hooks.hypers |= {name: values[: len(runs)] for name, values in shown.hypers.items()}
+            else:
+                rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
+            records.append(rows, evaluation)
+            logger.log(rows, env_steps)
+            newly = np.asarray(shown.diverged)[: len(runs)] & ~known_diverged[: len(runs)]
+            known_diverged = np.asarray(shown.diverged)
+            if newly.any():
+                names = ", ".join(str(run) for run in runs[newly])
+                fate = "frozen, the others go on" if plan.rules is None else "selection will replace it"
+                display.line(f"warning: run {names} diverged (NaN) before step {human(env_steps)}; {fate}")
         returns = np.array([row["evaluation/episode_return"] for row in rows])
         steps = before + env_steps * len(runs)
         display.advance(steps, speed.steps / speed.seconds, float(np.nanmean(returns)), float(np.nanmax(returns)))
-        newly = np.asarray(state.diverged)[: len(runs)] & ~known_diverged[: len(runs)]
-        known_diverged = np.asarray(state.diverged)
-        if newly.any():
-            names = ", ".join(str(run) for run in runs[newly])
-            display.line(
-                f"warning: run {names} diverged (NaN) before step {human(env_steps)}; frozen, the others go on"
-            )
         try:
             if hooks.after_chunk(chunk, list(map(user_callbacks.plain, rows)), evaluation["metrics"]):
                 hypers = sharding.put(hooks.padded(plan.width), plan.width)
@@ -498,13 +564,22 @@ def train_batch(
     return state
 
 
+def rounds_of(plan: Plan, told: list[Any], state: Any) -> list[tuple[Table, Metrics, Any]]:
+    """What a chunk said, by its rounds, each with the state or what an evolution told of it: metrics, episodes, it."""
+    if plan.rules is None:
+        return [(*told, state)]
+    (rounds,) = jax.device_get(told)
+    singles = [jax.tree.map(lambda x: x[number], rounds) for number in range(plan.rounds_per_chunk)]  # noqa: B023
+    return [(one.metrics, one.episodes, one) for one in singles]
+
+
 def checkpoint_folder(folder: Path, batch: int) -> Path:
     """Where a batch's checkpoints are."""
     return folder / "checkpoints" / f"batch_{batch}"
 
 
 def chunk_records(
-    plan: Plan, batch: int, env_steps: int, table: Table, episodes: Metrics, state: RunState
+    plan: Plan, batch: int, env_steps: int, table: Table, episodes: Metrics, state: RunState | generations.Round
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows of ``metrics.csv`` and the entry of the evaluations for one chunk."""
     runs = plan.batch_runs(batch)
@@ -519,6 +594,8 @@ def chunk_records(
         row |= {name: value[position] for name, value in metrics.items() if name != "episode_return"}
         row |= {f"evaluation/{name}": value[position].mean() for name, value in episodes.items()}
         row |= {"best_return": best[position], "diverged": diverged[position]}
+        if isinstance(state, generations.Round):
+            row |= {f"hypers/{name}": values[position] for name, values in state.hypers.items()}
         rows.append(row)
     return rows, evaluation_entry(batch, runs, env_steps, episodes)
 

@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
+from shoal import lineage
 from shoal.files import import_file
 from shoal.records import EVALUATIONS, METRICS, whole_lines
 
@@ -49,7 +50,12 @@ class Runs:
         return f"Runs({str(self.folder)!r}: {self.name} on {self.config.env.name}, {len(self)} runs)"
 
     def __len__(self) -> int:
-        return int(self.config.seeds) * self._num_points
+        return int(self.config.seeds) * self._num_points * self.members
+
+    @property
+    def members(self) -> int:
+        """Of a population; 1 without evolution."""
+        return lineage.members_of(self.config)  # type: ignore[arg-type]
 
     @property
     def name(self) -> str:
@@ -90,10 +96,23 @@ class Runs:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Which run is which: ``point`` of the sweep, ``seed`` and the swept values, indexed by ``run``."""
+        """Which run is which: ``point`` of the sweep, ``seed`` and the swept values, indexed by ``run``.
+
+        With evolution a seed is a population, and instead of a point there is the ``member``.
+        """
         rows = self.metrics.drop_duplicates("run").set_index("run").sort_index()
+        if self.members > 1:
+            rows.insert(0, "member", rows.index.to_numpy() % self.members)
+            return rows[["member", "seed"]]
         rows.insert(0, "point", rows.index.to_numpy() // int(self.config.seeds))
         return rows[["point", "seed", *(name for name in self.swept if name in rows)]]
+
+    @cached_property
+    def lineage(self) -> pd.DataFrame:
+        """``lineage.csv``: a row per run and round of an evolution, how it came about and what it came to."""
+        if self.members == 1:
+            raise _mistake(f"{self.folder}: was no evolution (evolve=none)")
+        return lineage.read(self.folder)
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:

@@ -49,6 +49,11 @@ def shapes(tree: Any, runs: int) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread), tree)
 
 
+def spread(tree: Any, runs: int) -> Any:
+    """:func:`put` inside a program: the leading axis of every leaf goes over the devices."""
+    return jax.lax.with_sharding_constraint(tree, NamedSharding(run_mesh(runs), P("runs")))
+
+
 def over_runs(function: Callable, runs: int) -> Callable:
     """``function`` of one run, for ``runs`` (padded) runs on a leading axis of every argument and result."""
     if jax.default_backend() == "cpu":

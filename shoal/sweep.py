@@ -23,6 +23,7 @@ class Runs:
     point: np.ndarray  # [R] int, the index into `points`
     points: list[dict[str, float]]  # the swept hyperparameters of each point; [{}] without a sweep
     hypers: Any  # a Hypers of numpy arrays, [R]
+    member: np.ndarray | None = None  # [R] int, of the population that `seed` names; None without evolution
 
     def __len__(self) -> int:
         return len(self.seed)
@@ -40,9 +41,11 @@ class Runs:
         """Keys and hyperparameters of some runs. The same seed has the same key at every point.
 
         ``jax.random.PRNGKey(seed)`` is ``[0, seed]``; made by hand, as the first thing JAX does, it need not compile.
+        The members of a population are told apart by the first word, so that the first of them is the run of that seed.
         """
         seed = self.seed[index].astype(np.uint32)
-        keys = np.stack([np.zeros_like(seed), seed], axis=-1)
+        member = np.zeros_like(seed) if self.member is None else self.member[index].astype(np.uint32)
+        keys = np.stack([member, seed], axis=-1)
         return keys, jax.tree.map(lambda x: x[index], self.hypers)
 
 

@@ -30,7 +30,7 @@ from flax import struct
 
 from envs.base import Env, UserError
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
-from shoal import distributions, models, networks, normalisation
+from shoal import distributions, models, networks, normalisation, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -62,6 +62,7 @@ class Config:
     normalise_values: str = setting("none", choices=normalisation.VALUE_NORMS)  # how returns are scaled for the critic
     clip_value: bool = setting(True)  # clip the value's change as the policy's
     huber: bool = setting(False)  # a value loss that grows linearly beyond huber_delta
+    elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
 
 
 class Hypers(struct.PyTreeNode):
@@ -78,6 +79,8 @@ class Hypers(struct.PyTreeNode):
     max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping, of each policy's parameters
     hysteresis: float = hyper(1.0, low=0.0)  # weight of bad surprises; below 1 forgives what others try
     huber_delta: float = hyper(10.0, low=0.0)  # where the Huber loss turns linear
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a minibatch's rows, how many count
+    epoch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of the epochs, how many are run
 
 
 class Network(nn.Module):
@@ -215,6 +218,11 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> optax.OptState:
+    """Adam's moments before the first step, ``[P, ...]``."""
+    return jax.vmap(optimiser(hypers, hypers.lr).init)(params)
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, *net_keys = jax.random.split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
@@ -230,7 +238,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
-        opt_state=jax.vmap(optimiser(hypers, hypers.lr).init)(params),
+        opt_state=init_optimiser(params, hypers),
         obs_stats=normalisation.init(setup.env.obs_size),
         value_stats=normalisation.init_values(policies),
         env_state=env_state,
@@ -368,18 +376,20 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     lr = hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0))
     ent_coef = hypers.ent_coef * (1.0 + progress * (hypers.ent_coef_end - 1.0))
     optimise = optimiser(hypers, lr)
+    part = shares.on_policy(config, hypers, rows=setup.num_sequences // config.minibatches)
 
     def gradient_step(carry, index):
         params, opt_state = carry
         minibatch = jax.tree.map(lambda x: x[:, index], batch)
+        minibatch = minibatch.replace(alive=part.alive(minibatch.alive))
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
         updates, opt_state = jax.vmap(optimise.update)(grads, opt_state)
         return (optax.apply_updates(params, updates), opt_state), metrics
 
     order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
-    (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+    (params, opt_state), metrics = part.scan(gradient_step, (state.params, state.opt_state), order)
+    return state.replace(params=params, opt_state=opt_state), part.mean(metrics)
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
@@ -443,6 +453,8 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "ent_coef"),
     )
 
 

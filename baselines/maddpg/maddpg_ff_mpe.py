@@ -34,7 +34,7 @@ from flax import struct
 
 from envs.base import Continuous, Env, TimeStep, UserError, select
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import distributions, models, networks, normalisation, replay
+from shoal import distributions, models, networks, normalisation, replay, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -55,6 +55,7 @@ class Config:
     gradient_steps: int = setting(4, low=1)  # G, of the critic, in an update
     batch_size: int = setting(256, low=1)  # B, transitions in a gradient step
     buffer_size: int = setting(100_000, low=1)  # environment steps that replay holds
+    elastic_batches: bool = setting(False)  # hypers.batch_share and learn_share count, which evolution may change
     learning_starts: int = setting(10_000, low=0)  # environment steps before the first gradient step
     replay: str = setting("uniform", choices=replay.KINDS)  # how transitions are drawn
     critic: str = setting("central", choices=("central", "local"))  # everyone's action and view, or the agent's own
@@ -91,6 +92,8 @@ class Hypers(struct.PyTreeNode):
     v_max: float = hyper(20.0)  # and the highest
     max_grad_norm: float = hyper(1.0, low=0.0)  # gradient clipping, of each policy's and critic's parameters
     priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay: how much of its bias is corrected
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a batch's rows, how many count
+    learn_share: float = hyper(1.0, low=0.0, high=1.0)  # elastic_batches: of the gradient steps, how many are taken
 
 
 class Network(nn.Module):
@@ -240,6 +243,11 @@ def by_policy(name: str, function: Any) -> Any:
     return jax.vmap(function) if name == "actor" else jax.vmap(jax.vmap(function))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    return {name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, actor_key, critic_key = jax.random.split(key, 4)
     config, env, policies = setup.config, setup.env, int(setup.policy_of.max()) + 1
@@ -254,7 +262,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     state = TrainState(
         params=params,
         target=params,
-        opt_state={name: by_policy(name, optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
+        opt_state=init_optimiser(params, hypers),
         obs_stats=normalisation.init(env.obs_size),
         buffer=None,
         env_state=env_state,
@@ -423,18 +431,21 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     noise = distributions.noise(target_key, space, (config.gradient_steps, config.batch_size))
     actor_noise = distributions.noise(actor_key, space, (rounds, config.batch_size))
     seen, after = (setup.normalised(state.obs_stats, x) for x in (samples.items.seen, samples.items.next))
-    batches = (samples.items.replace(seen=seen, next=after), samples.weight, noise)
+    part = shares.off_policy(config, hypers, state.updates, steps=rounds)
+    seen = seen.replace(alive=part.alive(seen.alive))
+    batches = (samples.items.replace(seen=seen, next=after), part.weight(samples.weight), noise)
     batches = jax.tree.map(lambda x: x.reshape(rounds, config.policy_delay, *x.shape[1:]), batches)
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     old = Learner(state.params, state.target, state.opt_state)
     step = partial(learn_step, progress=progress, hypers=hypers, setup=setup)
-    new, (metrics, priority) = jax.lax.scan(step, old, (batches, actor_noise))
+    new, (metrics, priority) = part.scan(step, old, (batches, actor_noise))
 
     env_steps = (state.updates + 1) * config.num_envs * config.rollout_length
     ready = (env_steps >= config.learning_starts) & (setup.replay.count(state.buffer) >= config.batch_size)
-    buffer = setup.replay.reprioritise(state.buffer, samples.index.reshape(-1), priority.reshape(-1), ready)
+    index = part.learnt(samples.index.reshape(priority.shape))
+    buffer = setup.replay.reprioritise(state.buffer, index, part.learnt(priority), part.ready(ready))
     state = state.replace(buffer=buffer, **vars(select(ready, new, old)))
-    return state, jax.tree.map(lambda x: jnp.where(ready, x.mean(), 0.0), metrics)
+    return state, jax.tree.map(lambda x: jnp.where(ready, x, 0.0), part.mean(metrics))
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
@@ -517,6 +528,9 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=added,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "critic_lr"),
+        learning_rates={"lr": ("actor",), "critic_lr": ("critic",)},
     )
 
 

@@ -37,7 +37,7 @@ from flax import struct
 
 from envs.base import Discrete, Env, MultiDiscrete, TimeStep, UserError, select
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import distributions, models, networks, replay
+from shoal import distributions, models, networks, replay, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -57,6 +57,7 @@ class Config:
     gradient_steps: int = setting(2, low=1)  # in an update
     batch_size: int = setting(256, low=1)  # B, transitions in a gradient step
     buffer_size: int = setting(100_000, low=1)  # environment steps that replay holds
+    elastic_batches: bool = setting(False)  # hypers.batch_share and learn_share count, which evolution may change
     learning_starts: int = setting(5_000, low=0)  # environment steps before the first gradient step
     replay: str = setting("uniform", choices=replay.KINDS)  # how transitions are drawn
     critic: str = setting("central", choices=("central", "local"))  # reads everyone's actions, or the agent's own
@@ -84,6 +85,8 @@ class Hypers(struct.PyTreeNode):
     max_grad_norm: float = hyper(10.0, low=0.0)  # gradient clipping, of each policy's and each critic's parameters
     reward_scale: float = hyper(1.0, low=0.0)  # rewards are multiplied by this
     priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay: how much of its bias is corrected
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a batch's rows, how many count
+    learn_share: float = hyper(1.0, low=0.0, high=1.0)  # elastic_batches: of the gradient steps, how many are taken
 
 
 class Network(nn.Module):
@@ -224,6 +227,12 @@ def each(name: str, function: Callable) -> Callable:
     return jax.vmap(jax.vmap(function)) if name == "q" else jax.vmap(function)
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    optimise = optimisers(hypers)
+    return {name: each(name, optimise[name].init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, actor_key, q_key = jax.random.split(key, 4)
     policies, agents, config = int(setup.policy_of.max()) + 1, setup.env.num_agents, setup.config
@@ -237,11 +246,10 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     if config.auto_alpha:
         params["log_alpha"] = jnp.full(setup.alpha_of.max() + 1, jnp.log(jnp.maximum(hypers.alpha, 1e-8)))
     env_state, timestep = setup.vec.reset(env_key)
-    optimise = optimisers(hypers)
     state = TrainState(
         params=params,
         target=params["q"],
-        opt_state={name: each(name, optimise[name].init)(part) for name, part in params.items()},
+        opt_state=init_optimiser(params, hypers),
         buffer=None,
         env_state=env_state,
         timestep=timestep.ahead,
@@ -350,11 +358,14 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     # All batches in one go: a gather costs by the call.
     samples = jax.vmap(lambda k: setup.replay.sample(state.buffer, k, hypers.priority_beta))(jnp.stack(keys))
 
+    part = shares.off_policy(config, hypers, state.updates, steps=config.gradient_steps)
+
     def gradient_step(carry, inputs):
         params, opt_state, target = carry
         sample, noise_k = inputs
-        gradient = jax.grad(loss, has_aux=True)
-        grads, aux = gradient(params, target, sample.items, sample.weight, noise_k, hypers, setup)
+        step, weight = sample.items.step, part.weight(sample.weight)
+        batch = sample.items.replace(step=step.replace(alive=part.alive(step.alive)))
+        grads, aux = jax.grad(loss, has_aux=True)(params, target, batch, weight, noise_k, hypers, setup)
         moved = {name: each(name, optimise[name].update)(grads[name], opt_state[name]) for name in params}
         params = {name: optax.apply_updates(params[name], moved[name][0]) for name in params}
         opt_state = {name: moved[name][1] for name in params}
@@ -362,13 +373,14 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         return (params, opt_state, target), aux
 
     carry = (state.params, state.opt_state, state.target)
-    new, (metrics, priority) = jax.lax.scan(gradient_step, carry, (samples, noise))
+    new, (metrics, priority) = part.scan(gradient_step, carry, (samples, noise))
     env_steps = (state.updates + 1) * config.num_envs * config.rollout_length
     ready = (env_steps >= config.learning_starts) & (setup.replay.count(state.buffer) >= config.batch_size)
     params, opt_state, target = select(ready, new, carry)
-    buffer = setup.replay.reprioritise(state.buffer, samples.index.reshape(-1), priority.reshape(-1), ready)
+    index, priority = part.learnt(samples.index), part.learnt(priority)
+    buffer = setup.replay.reprioritise(state.buffer, index, priority, part.ready(ready))
     state = state.replace(params=params, opt_state=opt_state, target=target, buffer=buffer)
-    return state, jax.tree.map(lambda x: jnp.where(ready, x.mean(), 0.0), metrics)
+    return state, jax.tree.map(lambda x: jnp.where(ready, x, 0.0), part.mean(metrics))
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
@@ -433,6 +445,9 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
+        evolving=("lr", "critic_lr", "alpha_lr"),
+        learning_rates={"lr": ("actor",), "critic_lr": ("q",), "alpha_lr": ("log_alpha",)},
     )
 
 

@@ -31,7 +31,7 @@ from flax import struct
 
 from envs.base import Discrete, Env, UserError
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import models, networks, sequences
+from shoal import models, networks, sequences, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -59,6 +59,7 @@ class Config:
     hyper_width: int = setting(64, low=1)  # qmix: units of the hypernetworks' hidden layer
     sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
     agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
+    elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
     q: Model = setting(
         Model("gru", widths=(64,), activation="relu", layer_norm=True)
     )  # the network of an agent's values
@@ -76,6 +77,8 @@ class Hypers(struct.PyTreeNode):
     eps_fraction: float = hyper(0.1, low=0.0, high=1.0)  # share of the training that it falls over
     max_grad_norm: float = hyper(10.0, low=0.0)  # gradient clipping, of each policy's and mixer's parameters
     reward_scale: float = hyper(1.0, low=0.0)  # rewards are multiplied by this
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a minibatch's rows, how many count
+    epoch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of the epochs, how many are run
 
 
 class Network(nn.Module):
@@ -184,6 +187,11 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    return {name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, q_key, mixer_key = jax.random.split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
@@ -195,7 +203,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     env_state, timestep = setup.vec.reset(env_key)
     return TrainState(
         params=params,
-        opt_state={name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
+        opt_state=init_optimiser(params, hypers),
         env_state=env_state,
         timestep=timestep.ahead,
         memory=setup.initial_memory(setup.config.num_envs),
@@ -272,17 +280,20 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     config = setup.config
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     optimise = optimiser(hypers, hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0)))
+    part = shares.on_policy(config, hypers, rows=setup.num_sequences // config.minibatches)
 
     def gradient_step(carry, index):
         params, opt_state = carry
-        grads, metrics = jax.grad(loss, has_aux=True)(params, jax.tree.map(lambda x: x[:, index], batch), setup)
+        minibatch = jax.tree.map(lambda x: x[:, index], batch)
+        minibatch = minibatch.replace(step=minibatch.step.replace(alive=part.alive(minibatch.step.alive)))
+        grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, setup)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}
         params = {name: optax.apply_updates(params[name], moved[name][0]) for name in params}
         return (params, {name: moved[name][1] for name in params}), metrics
 
     order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
-    (params, opt_state), metrics = jax.lax.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), jax.tree.map(jnp.mean, metrics)
+    (params, opt_state), metrics = part.scan(gradient_step, (state.params, state.opt_state), order)
+    return state.replace(params=params, opt_state=opt_state), part.mean(metrics)
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
@@ -344,6 +355,7 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
     )
 
 

@@ -31,7 +31,7 @@ from flax import struct
 
 from envs.base import Discrete, Env, UserError, select
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import models, networks, replay, sequences
+from shoal import models, networks, replay, sequences, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -54,6 +54,7 @@ class Config:
     gradient_steps: int = setting(1, low=1)  # in an update
     batch_size: int = setting(32, low=1)  # B, sequences in a gradient step
     buffer_size: int = setting(130_000, low=1)  # environment steps that replay holds
+    elastic_batches: bool = setting(False)  # hypers.batch_share and learn_share count, which evolution may change
     learning_starts: int = setting(10_000, low=0)  # environment steps before the first gradient step
     replay: str = setting("uniform", choices=replay.KINDS)  # how sequences are drawn
     mixer: str = setting("qmix", choices=MIXERS)  # how a team's value comes of its agents'
@@ -81,6 +82,8 @@ class Hypers(struct.PyTreeNode):
     max_grad_norm: float = hyper(25.0, low=0.0)  # gradient clipping, of each policy's and mixer's parameters
     reward_scale: float = hyper(1.0, low=0.0)  # rewards are multiplied by this
     priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay: how much of its bias is corrected
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a batch's rows, how many count
+    learn_share: float = hyper(1.0, low=0.0, high=1.0)  # elastic_batches: of the gradient steps, how many are taken
 
 
 class Network(nn.Module):
@@ -197,6 +200,11 @@ def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
     return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
 
 
+def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+    """Adam's moments before the first step, with the leading axes of the parameters."""
+    return {name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()}
+
+
 def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     key, env_key, q_key, mixer_key = jax.random.split(key, 4)
     policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
@@ -209,7 +217,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
     state = TrainState(
         params=params,
         target=params,
-        opt_state={name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()},
+        opt_state=init_optimiser(params, hypers),
         buffer=None,
         env_state=env_state,
         timestep=timestep.ahead,
@@ -317,12 +325,14 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     config = setup.config
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     optimise = optimiser(hypers, hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0)))
+    part = shares.off_policy(config, hypers, state.updates, steps=config.gradient_steps)
 
     def gradient_step(carry, key):
         params, opt_state, target, done = carry
         sample = setup.replay.sample(state.buffer, key, hypers.priority_beta)
-        batch = sequences.swap(sample.items)
-        grads, (metrics, priority) = jax.grad(loss, has_aux=True)(params, target, batch, sample.weight, hypers, setup)
+        batch, weight = sequences.swap(sample.items), part.weight(sample.weight)
+        batch = batch.replace(steps=batch.steps.replace(alive=part.alive(batch.steps.alive)))
+        grads, (metrics, priority) = jax.grad(loss, has_aux=True)(params, target, batch, weight, hypers, setup)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}
         params = {name: optax.apply_updates(params[name], moved[name][0]) for name in params}
         opt_state = {name: moved[name][1] for name in params}
@@ -331,13 +341,14 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         return (params, opt_state, target, done + 1), (metrics, sample.index, priority)
 
     carry = (state.params, state.opt_state, state.target, state.gradient_steps)
-    new, (metrics, index, priority) = jax.lax.scan(gradient_step, carry, jax.random.split(key, config.gradient_steps))
+    new, (metrics, index, priority) = part.scan(gradient_step, carry, jax.random.split(key, config.gradient_steps))
     env_steps = (state.updates + 1) * config.num_envs * config.rollout_length
     ready = (env_steps >= config.learning_starts) & (setup.replay.count(state.buffer) >= config.batch_size)
     params, opt_state, target, done = select(ready, new, carry)
-    buffer = setup.replay.reprioritise(state.buffer, index.reshape(-1), priority.reshape(-1), ready)
+    index, priority = part.learnt(index), part.learnt(priority)
+    buffer = setup.replay.reprioritise(state.buffer, index, priority, part.ready(ready))
     state = state.replace(params=params, opt_state=opt_state, target=target, gradient_steps=done, buffer=buffer)
-    return state, jax.tree.map(lambda x: jnp.where(ready, x.mean(), 0.0), metrics)
+    return state, jax.tree.map(lambda x: jnp.where(ready, x, 0.0), part.mean(metrics))
 
 
 def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
@@ -397,6 +408,7 @@ def make(config: Config, env: Env) -> Algorithm:
         env=env,
         steps_per_update=config.num_envs * config.rollout_length,
         num_updates=setup.num_updates,
+        init_optimiser=init_optimiser,
     )
 
 

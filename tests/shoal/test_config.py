@@ -66,6 +66,9 @@ def complaint(monkeypatch, capsys):
         ("env.kwargs.num_agents=0", "num_agents"),
         ("algo.num_envs=[", "cannot be read"),
         ("speed=9", "speed: no such setting"),
+        ("hypers.batch_share=0.5", "hypers.batch_share=0.5: counts only with algo.elastic_batches=true"),
+        ("sweep.epoch_share=[0.5,1]", "sweep.epoch_share=[0.5, 1]: counts only with algo.elastic_batches=true"),
+        ("algo.actor.mutable_activation=true", "algo.actor.mutable_activation=true: needs algo.actor.elastic=true"),
     ],
 )
 def test_the_line_names_the_field_and_what_is_allowed(complaint, word, answer):

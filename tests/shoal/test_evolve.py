@@ -1,0 +1,388 @@
+"""One generation to the next, as a pure function: selection pressure, elitism, mutation rates and ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from envs.base import UserError
+from shoal.algorithm import Acting, Algorithm
+from shoal.config import hyper
+from shoal.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs
+from shoal.generations import select
+from shoal.schemes import Halving, MfPbt, Noise, Pbt, Range, Rules, Tournament, Weights, make_ranges, make_rules
+
+MEMBERS = 40
+KEYS = 300
+
+
+class Hypers(struct.PyTreeNode):
+    lr: float = hyper(1e-3, low=0.0)
+    critic_lr: float = hyper(1e-3, low=0.0)
+    ent_coef: float = hyper(0.01, low=0.0)
+    gamma: float = hyper(0.99, low=0.0, high=1.0)
+
+
+def optimiser(params: Any, _: Hypers) -> Any:
+    """Begun anew: zeros."""
+    return jax.tree.map(jnp.zeros_like, params)
+
+
+ALGORITHM = Algorithm(
+    init=lambda key, hypers: None,
+    update=lambda state, hypers: (state, {}),
+    policy=lambda state: None,
+    acting=Acting(lambda count: (), lambda *_: ((), jnp.zeros(())), head="vector"),
+    env=None,  # type: ignore[arg-type]
+    steps_per_update=1,
+    num_updates=1,
+    init_optimiser=optimiser,
+    evolving=("lr", "critic_lr"),
+    learning_rates={"lr": ("actor",), "critic_lr": ("critic",)},
+)
+RANGES = {"lr": Range(1e-4, 1e-2, True), "critic_lr": Range(1e-4, 1e-2, True), "ent_coef": Range(0.0, 0.1, False)}
+
+
+def rules(scheme: Any, weights: tuple[float, ...] = (0.4, 0.0, 0.2, 0.0, 0.2), members: int = MEMBERS) -> Rules:
+    chances = tuple(w / sum(weights) for w in weights) if isinstance(scheme, Tournament) else ()
+    return Rules(scheme, RANGES, ALGORITHM, members, chances)
+
+
+def population(members: int = MEMBERS, memory: Any = None) -> Population:
+    """Every member can be told by its numbers; its optimiser is at work."""
+    number = jnp.arange(members, dtype=jnp.float32)
+    params = {
+        "actor": {"a": {"kernel": jnp.ones((members, 1, 6, 8)) * (1 + number[:, None, None, None])}},
+        "critic": {"b": {"kernel": jnp.ones((members, 1, 6, 8)) * (1 + number[:, None, None, None])}},
+    }
+    learnt = {"params": params, "opt_state": jax.tree.map(jnp.ones_like, params), "obs_stats": number}
+    ints = jnp.zeros(members, jnp.int32)
+    hypers = Hypers(
+        lr=1e-3 * (1 + number / members),
+        critic_lr=2e-3 + 0 * number,
+        ent_coef=0.01 + 0 * number,
+        gamma=0.9 + 0 * number,
+    )
+    return Population(learnt, hypers, jnp.zeros(members, bool), ints, ints, ints, ints, memory)
+
+
+def generations(scheme: Any, fitness: Any, count: int = KEYS, before: Population | None = None, **more: Any):
+    """The next generation under many keys, leaves ``[count, M, ...]``."""
+    before = population() if before is None else before
+    keys = jax.random.split(jax.random.PRNGKey(1), count)
+    fitness, how = jnp.asarray(fitness, jnp.float32), rules(scheme, members=len(fitness), **more)
+    return jax.device_get(jax.jit(jax.vmap(lambda key: evolve(key, before, fitness, how)))(keys))
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_larger_the_tournament_the_harder_the_selection(size):
+    new = generations(Tournament(size=size, elitism=False), np.arange(MEMBERS))
+    below = (np.arange(MEMBERS + 1) / MEMBERS) ** size  # the chance that the best of a draw is less than i
+    expected = np.diff(below)
+    share = np.bincount(new.parent.ravel(), minlength=MEMBERS) / new.parent.size
+    noise = np.sqrt(expected * (1 - expected) / new.parent.size)
+    assert (np.abs(share - expected) < 5 * noise + 1e-9).all()
+
+
+def test_the_elite_goes_on_as_it_was_and_only_with_elitism():
+    fitness = np.zeros(MEMBERS)
+    fitness[7] = 1.0
+    before = population()
+    new = generations(Tournament(), fitness)
+    assert (new.parent[:, 0] == 7).all()
+    assert (new.kind[:, 0] == Kind.ELITE).all()
+    assert not (new.kind[:, 1:] == Kind.ELITE).any()
+    for leaf, old in zip(
+        jax.tree.leaves((new.inherited, new.hypers)), jax.tree.leaves((before.inherited, before.hypers)), strict=True
+    ):
+        np.testing.assert_array_equal(leaf[:, 0], np.broadcast_to(old[7], leaf[:, 0].shape))
+    without = generations(Tournament(elitism=False), fitness)
+    assert not (without.kind == Kind.ELITE).any()
+    assert len(np.unique(without.parent[:, 0])) > 10
+
+
+def test_kinds_of_mutation_come_as_their_weights_say():
+    new = generations(Tournament(elitism=False), np.arange(MEMBERS), weights=(0.4, 0.0, 0.1, 0.0, 0.3))
+    for kind, expected in zip(MUTATIONS, (0.5, 0.0, 0.125, 0.0, 0.375), strict=True):
+        share = (new.kind == kind).mean()
+        assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / new.kind.size) + 1e-9, kind
+
+
+def test_one_hyperparameter_moves_by_a_factor_within_its_range():
+    new = generations(Tournament(elitism=False), np.arange(MEMBERS), weights=(0, 0, 0, 0, 1))
+    before = population().hypers
+    assert (new.kind == Kind.HYPER).all()
+    share = np.bincount(new.changed.ravel(), minlength=3) / new.changed.size
+    np.testing.assert_allclose(share, 1 / 3, atol=0.03)
+    for index, name in enumerate(RANGES):
+        ratio = getattr(new.hypers, name) / np.asarray(getattr(before, name))[new.parent]
+        moved = new.changed == index
+        assert (ratio[~moved] == 1.0).all()
+        np.testing.assert_allclose(np.sort(np.unique(ratio[moved].round(4))), [0.8, 1.2])
+        assert abs((ratio[moved] > 1).mean() - 0.5) < 0.05
+    assert (new.hypers.gamma == np.float32(0.9)).all()
+
+
+def test_values_stop_at_the_ends_of_their_range():
+    before = population()
+    edge = before.replace(hypers=before.hypers.replace(lr=jnp.full(MEMBERS, 1e-4), ent_coef=jnp.full(MEMBERS, 0.1)))
+    new = generations(Tournament(elitism=False), np.arange(MEMBERS), before=edge, weights=(0, 0, 0, 0, 1))
+    assert new.hypers.lr.min() == np.float32(1e-4)
+    np.testing.assert_allclose(new.hypers.lr.max(), 1.2e-4, rtol=1e-6)
+    assert new.hypers.ent_coef.max() == np.float32(0.1)
+
+
+def test_factors_are_the_scheme_s_own():
+    new = generations(Tournament(elitism=False, factors=(0.5, 3.0)), np.arange(MEMBERS), weights=(0, 0, 0, 0, 1))
+    moved = new.changed == list(RANGES).index("ent_coef")
+    np.testing.assert_allclose(np.unique(new.hypers.ent_coef[moved]), [0.005, 0.03], rtol=1e-5)
+
+
+def test_noise_on_parameters_is_as_often_and_as_strong_as_said():
+    params = {name: jnp.full((1, 100, 100), 2.0) for name in "abcd"} | {"bias": jnp.ones((1, 100))}
+    keys = jax.random.split(jax.random.PRNGKey(0), 100)
+    new = jax.device_get(jax.jit(jax.vmap(lambda key: add_noise(key, params, Noise())))(keys))
+    assert (new["bias"] == 1.0).all()
+    matrices = np.stack([new[name] for name in "abcd"], axis=1)[:, :, 0]  # [keys, 4, 100, 100]
+    touched = (matrices != 2.0).any(axis=(-1, -2))
+    assert touched.any(axis=1).all()  # one at least
+    np.testing.assert_allclose(np.bincount(touched.sum(axis=1), minlength=5)[1:] / 100, 0.25, atol=0.15)
+    entries = matrices[touched]
+    changed = entries[entries != 2.0]
+    np.testing.assert_allclose(len(changed) / entries.size, 0.1, atol=0.002)
+    # 90 % within a few times 0.2 of 2; of the rest, N(0, 1), and N(2, 20), of which next to nothing is that near.
+    near = changed[np.abs(changed - 2.0) < 1.0]
+    np.testing.assert_allclose(near.std(), 0.2, rtol=0.2)
+    far = changed[np.abs(changed) > 5.0]
+    np.testing.assert_allclose(len(far) / len(changed), 0.05 * 0.805, rtol=0.05)  # of N(2, 20), outside of 5
+    np.testing.assert_allclose(len(near) / len(changed), 0.9 + 0.05 * 0.157 + 0.05 * 0.04, rtol=0.01)
+    quiet = jax.vmap(lambda key: add_noise(key, params, Noise(share=0.0)))(keys)
+    assert all((quiet[name] == params[name]).all() for name in params)
+    tight = jax.vmap(lambda key: add_noise(key, params, Noise(share=1.0, limit=3.0)))(keys)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tight)) == 3.0
+
+
+def test_parameters_mutate_in_the_policy_alone_and_the_optimisers_begin_anew():
+    new = generations(Tournament(elitism=False), np.arange(MEMBERS), count=20, weights=(0, 0, 1, 0, 0))
+    was = 1.0 + new.parent[..., None, None, None]
+    assert (new.inherited["params"]["critic"]["b"]["kernel"] == was).all()
+    actor = new.inherited["params"]["actor"]["a"]["kernel"]
+    assert ((actor != was).mean(axis=(-1, -2, -3)) > 0).mean() > 0.95
+    assert abs((actor != was).mean() - 0.1) < 0.01
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(new.inherited["opt_state"]))
+
+
+def test_a_learning_rate_that_changes_forgets_its_own_moments():
+    new = generations(Tournament(elitism=False), np.arange(MEMBERS), count=50, weights=(1, 0, 0, 0, 3))
+    names = list(RANGES)
+    for part, rate in (("actor", "lr"), ("critic", "critic_lr")):
+        moments = jax.tree.leaves(new.inherited["opt_state"][part])[0].reshape(50, MEMBERS, -1)
+        forgot = (new.kind == Kind.HYPER) & (new.changed == names.index(rate))
+        assert forgot.any()
+        assert (moments[forgot] == 0).all()
+        assert (moments[~forgot] == 1).all()
+    kept = generations(Tournament(reset_optimiser=False), np.arange(MEMBERS), count=5, weights=(1, 0, 0, 0, 3))
+    assert all((leaf == 1).all() for leaf in jax.tree.leaves(kept.inherited["opt_state"]))
+
+
+def test_a_clone_is_a_copy_of_all_that_was_learnt():
+    new = generations(Tournament(), np.arange(MEMBERS), count=5, weights=(1, 0, 0, 0, 0))
+    before = population()
+    for leaf, old in zip(
+        jax.tree.leaves((new.inherited, new.hypers)), jax.tree.leaves((before.inherited, before.hypers)), strict=True
+    ):
+        np.testing.assert_array_equal(leaf, np.asarray(old)[new.parent])
+
+
+SCHEMES = [Tournament(), Pbt(), MfPbt(frequencies=(1, 2)), Halving(rounds=9)]
+
+
+def prepared(scheme: Any, members: int = MEMBERS) -> Population:
+    memory = first_memory(rules(scheme))
+    if memory is not None:
+        memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *x.shape)), memory)
+    return population(members, memory)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.scheme)
+@pytest.mark.parametrize("lost", ["nan", "inf", "diverged"])
+def test_who_is_lost_never_wins_and_is_replaced(scheme, lost):
+    fitness = np.arange(MEMBERS, dtype=float)
+    gone = [3, 11, 30, 39]
+    before = prepared(scheme)
+    if lost == "diverged":
+        fitness[gone] = 1e9
+        before = before.replace(diverged=before.diverged.at[jnp.array(gone)].set(True))
+    else:
+        fitness[gone] = {"nan": np.nan, "inf": np.inf}[lost]
+    new = generations(scheme, fitness, count=50, before=before)
+    assert not np.isin(new.parent, gone).any()
+    assert not new.diverged.any()
+    assert (new.parent[:, gone] != np.array(gone)).all()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.scheme)
+def test_if_all_are_lost_all_try_again(scheme):
+    new = generations(scheme, np.full(MEMBERS, np.nan), count=5, before=prepared(scheme))
+    if scheme.scheme == "halving":
+        assert (new.kind == Kind.FRESH).all()
+    else:
+        assert (new.parent == np.arange(MEMBERS)).all()
+    assert not new.diverged.any()
+
+
+def test_pbt_replaces_the_worst_fifth_by_the_best_fifth():
+    fitness = np.random.default_rng(0).permutation(MEMBERS).astype(float)
+    new = generations(Pbt(resample=0.0), fitness)
+    worst, best = fitness < 8, fitness >= 32
+    assert ((new.kind == Kind.EXPLORE) == worst).all()
+    assert (new.parent[:, ~worst] == np.arange(MEMBERS)[~worst]).all()
+    share = np.bincount(new.parent[:, worst].ravel(), minlength=MEMBERS)[best] / new.parent[:, worst].size
+    np.testing.assert_allclose(share, 1 / 8, atol=0.03)
+    before = population().hypers
+    for name in RANGES:
+        ratio = getattr(new.hypers, name) / np.asarray(getattr(before, name))[new.parent]
+        np.testing.assert_allclose(np.unique(ratio[:, worst].round(4)), [0.8, 1.2])
+        assert (ratio[:, ~worst] == 1).all()
+    assert all((leaf == 1).all() for leaf in jax.tree.leaves(new.inherited["opt_state"]))
+    none = generations(Pbt(exploit=0.0), fitness, count=3)
+    assert (none.kind == Kind.KEPT).all()
+
+
+def test_pbt_draws_anew_from_the_ranges():
+    new = generations(Pbt(resample=1.0, reset_optimiser=True), np.arange(MEMBERS))
+    drawn = new.kind == Kind.EXPLORE
+    place = np.log(new.hypers.lr[drawn] / 1e-4) / np.log(100)  # uniform in the logarithm
+    np.testing.assert_allclose(np.quantile(place, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.05)
+    np.testing.assert_allclose(np.quantile(new.hypers.ent_coef[drawn], [0.1, 0.5, 0.9]), [0.01, 0.05, 0.09], atol=0.005)
+    moments = jax.tree.leaves(new.inherited["opt_state"])[0].reshape(*drawn.shape, -1)
+    assert (moments[drawn] == 0).all()
+    assert (moments[~drawn] == 1).all()
+
+
+def test_sub_populations_select_at_their_own_frequency():
+    scheme = MfPbt(frequencies=(1, 3), migrants=0.0)
+    fitness = np.arange(MEMBERS)
+    for generation in range(6):
+        before = population().replace(generation=jnp.full(MEMBERS, generation, jnp.int32))
+        new = generations(scheme, fitness, count=3, before=before)
+        moved = (new.kind == Kind.EXPLORE).reshape(3, 2, -1).sum(axis=-1)
+        assert (moved[:, 0] == 5).all()  # a quarter of twenty
+        assert (moved[:, 1] == (5 if generation % 3 == 2 else 0)).all()
+        assert (new.parent.reshape(3, 2, -1) // 20 == [[0], [1]]).all()  # no migrants: each for itself
+
+
+def test_migrants_bring_their_hyperparameters_to_the_faster_only():
+    scheme = MfPbt(frequencies=(1, 2), winners=0.25, migrants=0.25, resample=0.0)
+    hypers = population().hypers
+    before = population().replace(generation=jnp.ones(MEMBERS, jnp.int32))
+    for better, fitness in ((1, np.arange(MEMBERS)), (0, np.arange(MEMBERS)[::-1])):
+        new = generations(scheme, fitness, count=10, before=before)
+        came = new.kind == Kind.MIGRANT
+        assert (came.sum(axis=1) == 5).all()
+        assert (np.nonzero(came)[1] // 20 == 1 - better).all()
+        assert (new.parent[came] // 20 == better).all()
+        assert len(np.unique(new.parent[came])) == 5  # the best five, one each
+        donor = new.parent if better == 1 else np.broadcast_to(np.arange(MEMBERS), came.shape)
+        np.testing.assert_array_equal(new.hypers.lr[came], np.asarray(hypers.lr)[donor][came])
+
+
+def test_halving_ends_the_worst_at_their_rungs_and_hands_on_their_slots():
+    scheme = Halving(rounds=20, reduction=3)
+    assert rungs(scheme).tolist() == [1, 3, 9]
+    fitness = np.random.default_rng(0).permutation(30).astype(float)
+    before = prepared(scheme, 30)
+    new = generations(scheme, fitness, count=50, before=before)
+    ends = fitness < 20
+    assert ((new.kind == Kind.FRESH) == ends).all()
+    assert (new.parent[:, ends] == NOBODY).all()
+    assert (new.memory.age == np.where(ends, 0, 1)).all()
+    place = np.log(new.hypers.lr[:, ends] / 1e-4) / np.log(100)
+    np.testing.assert_allclose(np.quantile(place, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.05)
+    # One round later only the newcomers are at a rung, and are compared with those who have passed it.
+    one = jax.tree.map(lambda x: jnp.asarray(x[0]), new)
+    later = np.where(ends, 25.5, -5.0)  # those who passed may do badly until their next rung
+    second = generations(scheme, later, count=3, before=one)
+    assert (second.kind == Kind.KEPT).all()  # 25.5 is less than only four of the thirty
+    worse = generations(scheme, np.where(ends, 19.5, 0.0), count=3, before=one)
+    assert ((worse.kind == Kind.FRESH) == ends).all()
+
+
+def test_halving_with_another_reduction_keeps_another_share():
+    new = generations(Halving(reduction=2), np.arange(30), count=2, before=prepared(Halving(reduction=2), 30))
+    assert (new.kind == Kind.KEPT).sum(axis=1).tolist() == [15, 15]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.scheme)
+def test_populations_never_mix(scheme):
+    """Two populations side by side, the second of huge numbers and a fitness that no one of the first can reach."""
+    how = rules(scheme, members=20)
+    both = prepared(scheme, 2 * 20)
+    poison = jnp.arange(40) >= 20
+    mark = jnp.where(poison, 1e6, 1.0)
+    both = both.replace(
+        inherited=both.inherited | {"obs_stats": mark}, hypers=both.hypers.replace(gamma=jnp.where(poison, 0.5, 0.9))
+    )
+    fitness = jnp.where(poison, 1e6, 0.0) + jnp.arange(40) % 7
+    keys = jax.random.split(jax.random.PRNGKey(0), 40)
+    new = select(keys, both, fitness, how, runs=40)
+    np.testing.assert_array_equal(new.inherited["obs_stats"], mark)
+    np.testing.assert_array_equal(new.hypers.gamma, jnp.where(poison, 0.5, 0.9))
+    alone = evolve(keys[0], jax.tree.map(lambda x: x[:20], both), fitness[:20], how)
+    for leaf, one in zip(jax.tree.leaves(new), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_array_equal(leaf[:20], one)
+
+
+def test_runs_that_fill_up_the_devices_do_not_evolve():
+    how = rules(Tournament(), members=20)
+    padded = population(23)
+    new = select(jax.random.split(jax.random.PRNGKey(0), 23), padded, jnp.arange(23.0), how, runs=20)
+    assert (new.parent[:20] < 20).all()
+    np.testing.assert_array_equal(new.inherited["obs_stats"][20:], padded.inherited["obs_stats"][20:])
+
+
+def test_ranges_around_the_recipe_s_values_and_as_they_are_said():
+    base = Hypers(lr=1e-3, critic_lr=0.0, ent_coef=0.01, gamma=0.5)
+    assert make_ranges(None, base, ("lr", "critic_lr")) == {"lr": Range(1e-4, 1e-2, True)}  # what is off stays off
+    assert make_ranges(["gamma"], base, ()) == {"gamma": Range(0.05, 1.0, True)}  # never beyond what it may be
+    given = {"lr": {"min": 1e-6, "max": 1e-2, "log": True}, "gamma": {"min": 0, "max": 1}}
+    assert make_ranges(given, base, ()) == {"lr": Range(1e-6, 1e-2, True), "gamma": Range(0.0, 1.0, False)}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "members", "answer"),
+    [
+        (Tournament(), 1, "population=1: evolve=tournament needs 2"),
+        (MfPbt(), 33, "must be a multiple of the 2 evolve.frequencies"),
+        (MfPbt(frequencies=(1,)), 32, "two sub-populations"),
+        (MfPbt(), 2, "needs 4 members"),
+        (Tournament(weights=Weights(architecture=0.1)), 8, "algo.actor.elastic=true"),
+        (Tournament(weights=Weights(activation=0.1)), 8, "mutable_activation=true"),
+        (Tournament(weights=Weights(0.0, 0.0, 0.0, 0.0, 0.0)), 8, "all are 0"),
+        (Tournament(hypers={"alpha": None}), 8, "evolve.hypers.alpha: not a hyperparameter; these are: lr"),
+        (Tournament(hypers={"gamma": {"min": 0.5, "max": 2.0}}), 8, "evolve.hypers.gamma=2: must be in [0, 1]"),
+        (Pbt(hypers={"lr": {"min": 0.5}}), 8, "a range is {min: a, max: b}"),
+        (Pbt(hypers={"lr": {"min": "a", "max": 1}}), 8, "of numbers"),
+        (Pbt(hypers={"lr": {"min": 0, "max": 1, "log": True}}), 8, "min > 0 with log"),
+        (Pbt(hypers={"lr": {"min": 0.1, "max": 1, "log": 3}}), 8, "log=3: must be true or false"),
+        (Pbt(hypers=3), 8, "evolve.hypers=3: must be names, or ranges"),
+        (Pbt(factors=()), 8, "needs a factor"),
+    ],
+)
+def test_what_cannot_be_is_said(scheme, members, answer):
+    with pytest.raises(UserError) as error:
+        make_rules(scheme, members, ALGORITHM, Hypers(), elastic=False, mutable=False)
+    assert answer in str(error.value)
+
+
+def test_weights_and_members_that_are_not_said():
+    made = make_rules(Tournament(), None, ALGORITHM, Hypers(), elastic=False, mutable=False)
+    assert made.population == 32
+    np.testing.assert_allclose(made.weights, (0.5, 0.0, 0.25, 0.0, 0.25))
+    elastic = make_rules(Tournament(), None, ALGORITHM, Hypers(), elastic=True, mutable=False)
+    np.testing.assert_allclose(elastic.weights, (0.4, 0.2, 0.2, 0.0, 0.2))

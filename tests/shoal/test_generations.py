@@ -1,0 +1,421 @@
+"""Evolution through the command line: what is left behind, one program or many chunks, through stops and NaN."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+import shoal
+from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from baselines.maddpg import maddpg_ff_mpe
+from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from baselines.masac import masac_ff_vmas
+from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from envs.base import UserError
+from shoal import config, generations, policies, results, runner, schemes
+from shoal.evolve import Kind
+from shoal.lineage import best_of_populations, living_networks
+
+# Two populations of four, four rounds of two updates of 4 x 8 steps.
+EVOLUTION = ["env=matrix/climbing", "seeds=2", "population=4", "evolve.rounds=4", "algo.minibatches=1"]
+TOURNAMENT = ["evolve=tournament", *EVOLUTION]
+
+
+def metrics(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "metrics.csv")
+
+
+@pytest.fixture(scope="module")
+def memory() -> dict:
+    return {}
+
+
+@pytest.fixture
+def folder(train, memory, tmp_path_factory) -> Path:
+    """One evolution, chunk by chunk, for all tests of what it leaves behind."""
+    if "folder" not in memory:
+        memory["folder"] = train(*TOURNAMENT, folder=tmp_path_factory.mktemp("evolution") / "run")
+    return memory["folder"]
+
+
+def test_lineage_tells_where_every_member_comes_from(folder):
+    table = shoal.load(folder).lineage
+    assert list(table)[:8] == ["run", "population", "env_steps", "round", "member", "parent", "mutation", "changed"]
+    assert list(table)[8:] == ["lr", "ent_coef", "fitness"]
+    assert len(table) == 2 * 4 * 4
+    assert (table.run == 4 * table.population + table.member).all()
+    first = table[table["round"] == 0]
+    assert (first.mutation == "start").all()
+    assert first.parent.isna().all()
+    assert (first.lr == first.lr.iloc[0]).all()  # a tournament begins with the recipe
+    rows = table.set_index(["population", "round", "member"])
+    for (population, number, member), row in rows[rows.parent.notna()].iterrows():
+        parent = rows.loc[(population, number - 1, int(row.parent))]
+        before = rows.loc[(population, number - 1)]
+        if member == 0:
+            assert row.mutation == "elite"
+            assert parent.fitness == before.fitness.max()
+        for name in ("lr", "ent_coef"):
+            if row.changed == name:
+                assert any(np.isclose(row[name] / parent[name], factor) for factor in (0.8, 1.2))
+            else:
+                assert row[name] == parent[name]
+        assert (row.changed != "") == (row.mutation == "hyper")
+    # The fitness is what metrics.csv says of the same run and round, and so are the hyperparameters.
+    joined = table.merge(metrics(folder), on=["run", "env_steps"])
+    assert len(joined) == len(table)
+    np.testing.assert_allclose(joined.fitness, joined["evaluation/episode_return"], rtol=1e-6)
+    np.testing.assert_array_equal(joined.lr, joined["hypers/lr"])
+
+
+def test_what_is_left_behind(folder):
+    runs = shoal.load(folder)
+    assert len(runs) == 8
+    assert runs.table.to_dict("list") == {"member": [0, 1, 2, 3] * 2, "seed": [0] * 4 + [1] * 4}
+    assert runs.policy(runs.best) is not None
+    assert {"curves.png", "lineage.png", "winner.yaml", "lineage.csv"} <= {path.name for path in folder.iterdir()}
+    record = json.loads((folder / "evaluations.json").read_text())["matrix"]["climbing"]["ippo"]
+    assert list(record) == ["seed_0", "seed_1"]  # a population is a seed
+    table = runs.lineage
+    best = table.groupby(["population", "round"]).fitness.max()
+    for seed in (0, 1):
+        steps = [record[f"seed_{seed}"][f"step_{number}"]["mean_episode_return"] for number in range(1, 5)]
+        np.testing.assert_allclose(np.mean(steps, axis=1), best[seed], rtol=1e-5)
+        assert len(record[f"seed_{seed}"]["absolute_metrics"]["mean_episode_return"]) == 20
+    (cell,) = results.read([folder]).cells
+    assert len(cell.runs) == 2
+    np.testing.assert_allclose(cell.metrics["episode_return"], best.to_numpy().reshape(2, 4), rtol=1e-5)
+
+
+def test_the_first_member_begins_as_the_run_of_its_seed(folder, train):
+    plain = metrics(train("env=matrix/climbing", "seeds=2", "algo.minibatches=1"))
+    table = metrics(folder)
+    for seed in (0, 1):
+        one = table[(table.run == 4 * seed) & (table.env_steps == 64)].iloc[0]
+        other = plain[(plain.run == seed) & (plain.env_steps == 64)].iloc[0]
+        assert one.loss == other.loss
+    # The other members have keys of their own, and clones go different ways.
+    assert table[table.env_steps == 64].loss.nunique() == 8
+    assert table[table.env_steps == 128].loss.nunique() == 8
+
+
+def test_one_program_is_the_same_evolution(folder, train):
+    whole = train(*TOURNAMENT, "chunks=1")
+    assert (whole / "lineage.csv").read_bytes() == (folder / "lineage.csv").read_bytes()
+    assert (whole / "metrics.csv").read_bytes() == (folder / "metrics.csv").read_bytes()
+    one, other = (load_file(place / policies.FILE) for place in (whole, folder))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_stopped_evolution_resumes_to_the_bit(folder, train):
+    def stop(context):
+        if context.chunk == 2:
+            context.stop()
+
+    stopped = train(*TOURNAMENT, callbacks=[stop])
+    assert len(shoal.load(stopped).lineage) == 2 * 2 * 4
+    with (stopped / "lineage.csv").open("a") as file:  # as a killed process may leave it
+        file.write("0,0,192,2,0,0,elite,,1,1,")
+    train(f"resume={stopped}", small=False)
+    assert (stopped / "lineage.csv").read_bytes() == (folder / "lineage.csv").read_bytes()
+    one, other = (load_file(place / policies.FILE) for place in (stopped, folder))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+    straight, resumed = metrics(folder), metrics(stopped)
+    np.testing.assert_array_equal(straight.loss, resumed.loss)
+
+
+def test_an_extended_evolution_is_a_longer_one(folder, train, tmp_path):
+    import shutil
+
+    longer = tmp_path / "longer"
+    shutil.copytree(folder, longer)
+    train(f"resume={longer}", "total_steps=384", small=False)
+    table = shoal.load(longer).lineage
+    assert table["round"].max() == 5
+    assert (table[table["round"] == 4].mutation != "kept").any()  # selected after what was the last round
+
+
+def test_the_winner_is_a_recipe(folder, train, monkeypatch):
+    table = shoal.load(folder).lineage
+    last = table[table["round"] == 3]
+    best = last.loc[last.fitness.idxmax()]
+    recipe = yaml.safe_load((folder / "winner.yaml").read_text())
+    np.testing.assert_allclose(
+        [recipe["hypers"]["lr"], recipe["hypers"]["ent_coef"]], [best.lr, best.ent_coef], rtol=1e-5
+    )
+    again = train("--config-dir", str(folder), "--config-name", "winner", "seeds=1", small=False)
+    saved = shoal.load(again).config
+    assert saved.evolve.scheme == "none"
+    assert saved.env.name == "matrix/climbing"
+    assert saved.hypers.lr == recipe["hypers"]["lr"]
+    assert list(saved.algo.actor.widths) == [8]
+    assert saved.algo.total_steps == 256
+
+
+def test_populations_in_batches_are_the_same(folder, train):
+    batched = train(*TOURNAMENT, "runs_per_batch=4")
+    columns = ["run", "env_steps", "parent", "mutation", "lr"]
+    one, other = (shoal.load(place).lineage.sort_values(["run", "env_steps"])[columns] for place in (folder, batched))
+    pd.testing.assert_frame_equal(one.reset_index(drop=True), other.reset_index(drop=True))
+
+
+@pytest.mark.parametrize("scheme", ["pbt", "mf_pbt", "halving"])
+def test_the_other_schemes(train, scheme):
+    words = {"pbt": ["evolve.every=2"], "mf_pbt": ["evolve.frequencies=[1,2]"], "halving": ["evolve.reduction=2"]}[
+        scheme
+    ]
+    place = train(f"evolve={scheme}", *EVOLUTION, *words)
+    table = shoal.load(place).lineage
+    first = table[table["round"] == 0]
+    recipe = shoal.load(place).config.hypers.lr
+    assert (first[first.member == 0].lr - recipe).abs().max() < 1e-8
+    drawn = first[first.member != 0].lr
+    assert drawn.nunique() == 6
+    assert drawn.between(recipe / 10, recipe * 10).all()
+    changed = table[~table.mutation.isin(["start", "kept"])]
+    assert len(changed)
+    assert set(changed.mutation) <= {"explore", "migrant", "fresh"}
+    if scheme == "pbt":
+        assert set(changed["round"]) == {2}
+    if scheme == "halving":
+        assert changed.parent.isna().all()
+        assert (changed[changed["round"] == 1].groupby("population").size() == 2).all()
+
+
+def test_no_setting_but_the_evolution_s_may_change_its_hyperparameters(train):
+    with pytest.raises(SystemExit):
+        train(*TOURNAMENT, callbacks=[lambda context: {"lr": 1e-3}])
+
+
+FILES = {
+    ippo_ff_mpe: ["algo.actor.elastic=true", "algo.critic.elastic=true", "algo.actor.mutable_activation=true"],
+    ippo_rnn_smax: [],
+    mappo_ff_vmas: ["env.kwargs.continuous=false"],
+    mappo_rnn_smax: [],
+    maddpg_ff_mpe: ["algo.learning_starts=0", "algo.buffer_size=256", "algo.batch_size=8"],
+    masac_ff_vmas: ["algo.learning_starts=0", "algo.buffer_size=256", "algo.batch_size=8"],
+    qmix_rnn_mpe: ["algo.learning_starts=0", "algo.buffer_size=256", "algo.batch_size=2"],
+    pqn_rnn_smax: [],
+}
+
+
+def plan_of(module: ModuleType, *words: str) -> runner.Plan:
+    """What a file's command line would train, at its smallest."""
+    name = Path(str(module.__file__)).stem
+    config._register_schema(module.Config, module.Hypers, name=name)
+    small = [
+        "env=matrix/climbing", "total_steps=64", "algo.num_envs=4", "algo.rollout_length=8", "seeds=1", "population=2",
+        "evolve.rounds=2", "evaluation.episodes=2",
+    ]  # fmt: skip
+    extra = [word for word in FILES[module] if not word.startswith("env.kwargs")]
+    checked = config.check_overrides([*small, *extra, *words], name, module.Config, module.Hypers, config.CONFIG_DIR)
+    cfg = config._compose(name, checked, config.CONFIG_DIR)
+    return runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+
+
+@pytest.mark.parametrize("module", FILES, ids=lambda module: module.__name__.split(".")[-1])
+def test_every_file_evolves(module):
+    """Traced, not compiled: what a selection makes of a state has the state's own shapes, for each file and scheme."""
+    for scheme in ("tournament", "halving"):
+        plan = plan_of(module, f"evolve={scheme}")
+        rules = plan.rules
+        keys, hypers = plan.runs.select(np.arange(2))
+        one = partial(runner.train_chunk, plan.algorithm, updates=1, episodes=2, greedy=True)
+
+        def start(key, values, plan=plan, rules=rules):
+            return generations.start(runner.start(plan.algorithm, key, values), key, values, rules)
+
+        state = jax.eval_shape(jax.vmap(start), keys, hypers)
+        after, told = jax.eval_shape(lambda s, f=one, r=rules: generations.train_rounds(s, f, r, 2, 2), state)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+        assert told.fitness.shape == (2, 2)
+        learnt = generations.inherited(state.train, rules)
+        assert {"params", "opt_state"} <= set(learnt)
+        assert not {"key", "env_state", "timestep", "buffer", "updates", "memory"} & set(learnt)
+        assert ("target" in learnt) == hasattr(state.train, "target")
+        parts = {part for parts in plan.algorithm.learning_rates.values() for part in parts}
+        assert parts <= {*state.train.opt_state, "log_alpha"} if parts else True
+
+
+def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
+    """MADDPG, where one member's slot is full of NaN: it is replaced, and learns on."""
+    plan = plan_of(maddpg_ff_mpe, "evolve=tournament", "evolve.weights.hyper=0", "evolve.weights.parameters=0")
+    rules = plan.rules
+    keys, hypers = plan.runs.select(np.arange(2))
+    one = partial(runner.train_chunk, plan.algorithm, updates=1, episodes=2, greedy=True)
+
+    def start(key, values):
+        return generations.start(runner.start(plan.algorithm, key, values), key, values, rules)
+
+    def poisoned(state):
+        def bad(x):
+            return x.at[1].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+        train = state.train
+        train = train.replace(buffer=jax.tree.map(bad, train.buffer), timestep=jax.tree.map(bad, train.timestep))
+        return state.replace(
+            run=state.run.replace(train=train, diverged=jnp.array([False, True])),
+            fitness=jnp.array([1.0, -jnp.inf]),
+            round=jnp.ones(2, jnp.int32),
+        )
+
+    @jax.jit
+    def program(keys, hypers):
+        before = poisoned(jax.vmap(start)(keys, jax.tree.map(jnp.asarray, hypers)))
+        after, told = generations.train_rounds(before, one, rules, 2, 2)
+        return before.train.key, after, told
+
+    first_keys, after, told = program(keys, hypers)
+    assert told.kind[0].tolist() == [Kind.ELITE, Kind.NONE]
+    assert told.parent[0].tolist() == [0, 0]
+    assert not told.diverged.any()
+    assert jnp.isfinite(told.fitness).all()
+    assert runner.all_finite(after.train.params)
+    # A clone learns from its own slot, with its own key.
+    assert (first_keys[0] != first_keys[1]).any()
+    assert (after.train.key[0] != after.train.key[1]).any()
+    assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(after.train.params))
+
+
+def test_a_fresh_draw_begins_anew():
+    """Halving: the slot of a member that ended is exactly what the algorithm begins with, at its new values."""
+    plan = plan_of(ippo_ff_mpe, "evolve=halving")
+    keys, hypers = plan.runs.select(np.arange(2))
+    one = jax.tree.map(lambda x: x[0], (keys, hypers))
+
+    @jax.jit
+    def program(key, values):
+        run = runner.start(plan.algorithm, key, values)
+        worked = run.replace(train=jax.tree.map(lambda x: x + 1, run.train))
+        told = lambda run, values: run.train  # noqa: E731
+        renewed = [
+            generations.train_slot(worked, values, jnp.int32(kind), jnp.bool_(False), told, plan.rules)
+            for kind in (Kind.FRESH, Kind.KEPT)
+        ]
+        return worked.train, plan.algorithm.init(worked.train.key, values), *renewed
+
+    worked, begun, fresh, kept = program(*one)
+    jax.tree.map(np.testing.assert_array_equal, begun, fresh)
+    jax.tree.map(np.testing.assert_array_equal, worked, kept)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["evolve=annealing"], "evolve=annealing: must be one of none, tournament, pbt, mf_pbt, halving"),
+        (["population=8"], "population=8: needs evolution"),
+        (["evolve=tournament", "evolve.size=0"], "evolve.size=0: must be at least 1"),
+        (["evolve=tournament", "evolve.sise=3"], "did you mean evolve.size?"),
+        (["evolve=pbt", "evolve.size=3"], "evolve.size: no such setting"),
+        (["evolve=tournament", "evolve.weights.hyper=-1"], "evolve.weights.hyper=-1: must be at least 0"),
+        (["evolve=tournament", "evolve.every=often"], "evolve.every=often: must be a whole number"),
+        (["evolve=pbt", "evolve.exploit=0.7"], "evolve.exploit=0.7: must be in [0, 0.5]"),
+        (["evolve=pbt", "evolve.start=late"], "evolve.start=late: must be one of recipe, random"),
+        (["evolve.scheme=pbt"], "is chosen by evolve=pbt"),
+        (["evolve=tournament", "population=1"], "needs 2 members"),
+        (["evolve=tournament", "sweep.lr=[1e-3]"], "evolve.hypers.lr={min: a, max: b}"),
+        (["evolve=tournament", "population=4", "runs_per_batch=6"], "must be a multiple of population=4"),
+        (["evolve=tournament", "evolve.hypers={gama: null}"], "evolve.hypers.gama: not a hyperparameter"),
+        (["evolve=tournament", "evolve.hypers.gama=null"], "evolve.hypers.gama: not a hyperparameter"),
+        (["evolve=tournament", "evolve.hypers=[batch_share]"], "algo.elastic_batches=true"),
+        (["evolve=tournament", "evolve.weights.architecture=0.2"], "no network is elastic"),
+    ],
+)
+def test_a_mistake_is_one_line(words, answer):
+    with pytest.raises(UserError) as error:
+        made = ["total_steps=64"]
+        name, module = "ippo_ff_mpe", ippo_ff_mpe
+        config._register_schema(module.Config, module.Hypers, name=name)
+        checked = config.check_overrides([*words, *made], name, module.Config, module.Hypers, config.CONFIG_DIR)
+        cfg = config._compose(name, checked, config.CONFIG_DIR)
+        runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+    assert answer in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_say_what_evolves():
+    plan = plan_of(ippo_ff_mpe, "evolve=pbt", "hypers.lr=5e-3", "evolve.hypers={gamma: {min: 0.5, max: 0.9}, lr: null}")
+    assert plan.rules.ranges == {"gamma": schemes.Range(0.5, 0.9, False), "lr": schemes.Range(5e-4, 5e-2, True)}
+    plan = plan_of(ippo_ff_mpe, "evolve=pbt", "evolve.hypers.clip_eps={min: 0.1, max: 0.3}")
+    assert list(plan.rules.ranges) == ["clip_eps"]
+    plan = plan_of(ippo_ff_mpe, "evolve=tournament", "evolve.start=random", "population=6", "seeds=2")
+    assert len(plan.runs) == 12
+    assert len(np.unique(plan.runs.hypers.lr)) == 11  # the first of each keeps the recipe's
+    shares = plan_of(ippo_ff_mpe, "evolve=pbt", "algo.elastic_batches=true")
+    assert {"batch_share", "epoch_share"} <= set(shares.rules.ranges)
+
+
+def test_rounds_and_chunks():
+    for words, expected in (
+        (["evolve.rounds=6", "chunks=3", "total_steps=1920"], (2, 3, 10)),  # rounds per chunk, chunks, updates
+        (["evolve.rounds=6", "chunks=1", "total_steps=1920"], (6, 1, 10)),
+        (["evolve.rounds=6", "chunks=20", "total_steps=1920"], (1, 6, 10)),
+    ):
+        plan = plan_of(ippo_ff_mpe, "evolve=pbt", *words)
+        assert (plan.rounds_per_chunk, plan.chunks, plan.updates_per_round) == expected
+
+
+def test_the_best_of_a_population_counts():
+    def entry(returns, **more):
+        return {"batch": 0, "env_steps": 10, "runs": [0, 1, 2, 3], "metrics": {"episode_return": returns}, **more}
+
+    entries = [
+        entry([[1.0, 3.0], [0.0, 0.0], [float("nan")] * 2, [5.0, 5.0]]),
+        entry([[0.0, 0.0], [1.0, 1.0], [float("nan")] * 2, [float("nan")] * 2]),
+        entry([[7.0], [9.0], [1.0], [2.0]], absolute=True),
+    ]
+    first, second, last = best_of_populations(entries, 2)
+    assert first["runs"] == [0, 1]
+    assert first["metrics"]["episode_return"] == [[1.0, 3.0], [5.0, 5.0]]
+    assert second["metrics"]["episode_return"][0] == [1.0, 1.0]
+    assert last["metrics"]["episode_return"] == [[7.0], [2.0]]  # of those that were best before
+
+
+def test_the_winner_s_networks_are_cut_to_what_lives():
+    row = pd.Series(
+        {"actor/width_0": 48, "actor/width_1": 0, "actor/depth": 1, "actor/activation": "gelu", "critic/width_0": 64,
+         "critic/width_1": 96, "critic/depth": 2, "fitness": 1.0}
+    )  # fmt: skip
+    models = {"widths": [64, 64], "activation": "relu", "elastic": True, "mutable_activation": True, "hidden": 3}
+    cut = living_networks(row, {"actor": models, "critic": "central", "q": models})
+    assert cut["actor"] == {
+        **models,
+        "widths": [48],
+        "activation": "gelu",
+        "elastic": False,
+        "mutable_activation": False,
+    }
+    assert cut["q"]["widths"] == [64, 96]
+
+
+def test_architectures_evolve_and_the_winner_s_is_plain(train):
+    words = ["algo.actor.elastic=true", "algo.actor.max_width=64", "algo.actor.mutable_activation=true"]
+    words += ["evolve.weights={none: 0, parameters: 0, hyper: 0, architecture: 1, activation: 1}"]
+    place = train(*TOURNAMENT, *words, "seeds=1", "evolve.architecture.min_width=4", "evolve.architecture.nodes=[4]")
+    table = shoal.load(place).lineage
+    assert set(table.mutation) == {"start", "elite", "architecture", "activation"}
+    assert (table[table["round"] == 0]["actor/width_0"] == 8).all()
+    assert table["actor/width_0"].isin([4, 8, 12, 16, 20]).all()
+    assert table["actor/width_0"].nunique() > 1
+    assert table["actor/activation"].isin(["tanh", "relu", "elu", "gelu"]).all()
+    assert table["actor/activation"].nunique() > 1
+    best = table[table["round"] == 3].set_index("member").fitness.idxmax()
+    row = table[(table["round"] == 3) & (table.member == best)].iloc[0]
+    network = yaml.safe_load((place / "winner.yaml").read_text())["algo"]["actor"]
+    assert network["widths"] == [row[f"actor/width_{layer}"] for layer in range(row["actor/depth"])]
+    assert network["activation"] == row["actor/activation"]
+    again = train("--config-dir", str(place), "--config-name", "winner", "seeds=1", small=False)
+    kernels = load_file(again / policies.FILE)
+    assert kernels["last/actor/MLP_0/Dense_0/kernel"].shape[-1] == network["widths"][0]
