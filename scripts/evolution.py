@@ -13,7 +13,7 @@ policy's return in fresh greedy episodes (the absolute metric). Five populations
 
 *Peer*: populations of four on simple_speaker_listener at as many environment steps, all members together, as AgileRL's
 record has (docs/results/agilerl_*.json, by scripts/reference_agilerl.py): from the recipe that ships and from AgileRL's
-own first hyperparameters and learning frequency. Seconds are of one population, compiling included, evaluation too.
+own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included.
 
 Records are docs/results/evolution_*.json, from which the part of docs/evolution.md between two marks and
 docs/images/evolution.png are made. Returns are per agent, undiscounted.
@@ -47,9 +47,14 @@ TASKS = ("mpe/simple_spread", "mpe/simple_speaker_listener")
 PEER_TASK = "mpe/simple_speaker_listener"
 BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
 RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
-EVOLUTION = {  # settings of each scheme that are not the shipped ones
-    "tournament": ("evolve.factors=[0.5,2.0]", "evolve.weights.hyper=1.0", "evolve.weights.parameters=0"),
-    "pbt": ("evolve.start=recipe",),
+EVOLUTION = {  # settings of each scheme that are not the shipped ones, chosen on a population with another seed (100)
+    "tournament": (
+        "evolve.size=4",
+        "evolve.factors=[0.33,3.0]",
+        "evolve.weights.none=0.2",
+        "evolve.weights.hyper=1.0",
+        "evolve.weights.parameters=0",
+    ),
 }
 METHODS = ("tuned", "grid", "random", *EVOLUTION)
 MARKS = ("<!-- written by scripts/evolution.py: from here -->", "<!-- to here -->")
@@ -61,16 +66,17 @@ class Size:
 
     population: int = 32
     populations: int = 5
-    steps: float = 2e5  # of a member
-    rounds: int = 20
+    steps: float = 98_304  # of a member
+    rounds: int = 16
     seeds: int = 10  # of the tuned recipe
     points: tuple[int, int] = (8, 4)  # of the grid, per range
     peer_steps: float = 8e5  # of all members together
     peer_population: int = 4
-    words: tuple[str, ...] = ()
+    peers: int = 3  # populations, one after the other
+    episodes: int = 64
 
 
-QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, ("evaluation.episodes=4",))
+QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, 1, 4)
 
 
 def tuned(env: str) -> dict[str, float]:
@@ -95,7 +101,7 @@ def interval(name: str) -> str:
 
 def trainings(method: str, env: str, size: Size) -> list[list[str]]:
     """The command lines of a method, without their folders."""
-    common = ["ippo", f"env={env}", f"total_steps={size.steps:g}", *size.words]
+    common = ["ippo", f"env={env}", f"total_steps={size.steps:g}", f"evaluation.episodes={size.episodes}"]
     plain = [*common, f"chunks={size.rounds}"]
     if method == "tuned":
         return [[*plain, f"seeds={size.seeds}"]]
@@ -128,12 +134,12 @@ MADDPG = ("algo.batch_size=32", "hypers.lr=1e-3", "hypers.critic_lr=1e-3")
 PEERS = {"matd3": {"shipped": (), "theirs": THEIRS + MATD3}, "maddpg": {"shipped": (), "theirs": THEIRS + MADDPG}}
 
 
-def peer_training(algorithm: str, setting: str, populations: int, size: Size) -> list[str]:
+def peer_training(algorithm: str, setting: str, seed: int, size: Size) -> list[str]:
     """A generation is as long as AgileRL's: 10,000 environment steps of every member."""
     steps = size.peer_steps / size.peer_population
     rounds = max(2, round(steps / 10_000))
-    own = [f"population={size.peer_population}", f"seeds={populations}", f"evolve.rounds={rounds}"]
-    words = [f"total_steps={steps:g}", "evolve=tournament", *own, *PEERS[algorithm][setting], *size.words]
+    own = [f"population={size.peer_population}", "seeds=1", f"seed={seed}", f"evolve.rounds={rounds}"]
+    words = [f"total_steps={steps:g}", "evolve=tournament", *own, *PEERS[algorithm][setting]]
     return [algorithm, f"env={PEER_TASK}", *words]
 
 
@@ -142,7 +148,9 @@ def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
     done = folder / "took.json"
     if not done.exists():
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        subprocess.run([sys.executable, "-m", "baselines", *words, f"run.dir={folder}"], check=True, cwd=ROOT)
+        environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+        command = [sys.executable, "-m", "baselines", *words, f"run.dir={folder}"]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment)  # which compiles as a first run does
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         facts = {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu, "load": os.getloadavg()[1]}
@@ -194,14 +202,17 @@ def searched(method: str, env: str, size: Size, folder: Path) -> dict[str, Any]:
 
 
 def against(algorithm: str, setting: str, size: Size, folder: Path) -> dict[str, Any]:
-    """One population for the time, all of them for the return."""
-    timed = peer_training(algorithm, setting, 1, size)
-    took = train(timed, folder / f"{algorithm}_{setting}_timed")
-    facts = json.loads((folder / f"{algorithm}_{setting}_timed" / "provenance.json").read_text())["session"]
-    words = peer_training(algorithm, setting, size.populations, size)
-    train(words, folder / f"{algorithm}_{setting}")
-    result = outcome(folder / f"{algorithm}_{setting}", size.peer_population)
-    return {"command": " ".join(words), "members": size.peer_population, "took": took, "session": facts, **result}
+    """Populations of one setting, each by itself for its time."""
+    outcomes, took, compiling = [], [], []
+    commands = [peer_training(algorithm, setting, seed, size) for seed in range(size.peers)]
+    for seed, words in enumerate(commands):
+        place = folder / f"{algorithm}_{setting}_{seed}"
+        took.append(train(words, place))
+        compiling.append(json.loads((place / "provenance.json").read_text())["session"]["compile_seconds"])
+        outcomes.append(outcome(place, size.peer_population))
+    times = {name: [one[name] for one in took] for name in ("seconds", "cpu_seconds", "load")}
+    command = [" ".join(words) for words in commands]
+    return {"command": command, "members": size.peer_population, "compiling": compiling, **times, **merged(outcomes)}
 
 
 def at_level(record: dict[str, Any], level: float) -> str:
@@ -261,16 +272,15 @@ def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
         for setting, one in ours.get(algorithm, {}).items():
             shown = ", ".join(f"{value:.2f}" for value in sorted(one["absolute"]))
             who = {"shipped": "shoal, the recipe that ships", "theirs": "shoal, AgileRL's first values"}[setting]
-            members = len(one["best"])
-            compiling = one["session"]["compile_seconds"]
+            compiling = np.median(one["compiling"])
             cells = [
                 f"`{algorithm}`",
                 who,
-                str(members),
+                str(len(one["best"])),
                 f"{one['steps'][-1] * one['members'] / 1e3:.0f}k",
                 f"{np.median(one['absolute']):.2f} ({shown})",
-                f"{one['took']['seconds']:.0f}, {compiling:.0f} of it compiling",
-                f"{one['took']['cpu_seconds']:.0f}",
+                f"{np.median(one['seconds']):.0f}, {compiling:.0f} of it compiling",
+                f"{np.median(one['cpu_seconds']):.0f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
