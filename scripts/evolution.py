@@ -148,9 +148,7 @@ def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
     done = folder / "took.json"
     if not done.exists():
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-        command = [sys.executable, "-m", "baselines", *words, f"run.dir={folder}"]
-        subprocess.run(command, check=True, cwd=ROOT, env=environment)  # which compiles as a first run does
+        subprocess.run([sys.executable, "-m", "baselines", *words, f"run.dir={folder}"], check=True, cwd=ROOT)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         facts = {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu, "load": os.getloadavg()[1]}
@@ -272,18 +270,20 @@ def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
         for setting, one in ours.get(algorithm, {}).items():
             shown = ", ".join(f"{value:.2f}" for value in sorted(one["absolute"]))
             who = {"shipped": "shoal, the recipe that ships", "theirs": "shoal, AgileRL's first values"}[setting]
-            compiling = np.median(one["compiling"])
             cells = [
                 f"`{algorithm}`",
                 who,
                 str(len(one["best"])),
                 f"{one['steps'][-1] * one['members'] / 1e3:.0f}k",
                 f"{np.median(one['absolute']):.2f} ({shown})",
-                f"{np.median(one['seconds']):.0f}, {compiling:.0f} of it compiling",
-                f"{np.median(one['cpu_seconds']):.0f}",
+                *(f"{one[name][0]:.0f}, then {_shown(one[name][1:])}" for name in ("seconds", "cpu_seconds")),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def _shown(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.0f}" for value in values)
 
 
 def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: dict[str, Any], out: Path) -> None:
@@ -293,7 +293,7 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
     for axis, panel in zip(axes[0], panels, strict=True):
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
-            axis.set_title(f"IPPO, {panel}: from lr / 30, ent_coef x 10")
+            axis.set_title(f"IPPO, {panel}\nfrom lr / 30 and ent_coef x 10", fontsize=10)
             axis.set_ylabel("best greedy evaluation of the runs")
             for number, (name, record) in enumerate(records[panel].items()):
                 if name == "tuned":
@@ -302,7 +302,7 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
                     continue
                 _draw(axis, np.array(record["steps"]) * record["members"], record["best"], name, f"C{number}")
         else:
-            axis.set_title(f"{panel.upper()}, {PEER_TASK}, population 4")
+            axis.set_title(f"{panel.upper()}, {PEER_TASK}\npopulations of 4", fontsize=10)
             axis.set_ylabel("return of the fittest")
             curves = [[row["return"] for row in one["generations"]] for one in theirs[panel]["populations"]]
             steps = [row["env_steps"] for row in theirs[panel]["populations"][0]["generations"]]
