@@ -47,7 +47,7 @@ TASKS = ("mpe/simple_spread", "mpe/simple_speaker_listener")
 PEER_TASK = "mpe/simple_speaker_listener"
 BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
 RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
-EVOLUTION = {  # settings of each scheme that are not the shipped ones, chosen on a population with another seed (100)
+EVOLUTION = {  # settings of each scheme that are not the shipped ones; none of them was tuned
     "tournament": (
         "evolve.size=4",
         "evolve.factors=[0.33,3.0]",
@@ -55,6 +55,7 @@ EVOLUTION = {  # settings of each scheme that are not the shipped ones, chosen o
         "evolve.weights.hyper=1.0",
         "evolve.weights.parameters=0",
     ),
+    "pbt": (),  # all members but the first begin with draws from the ranges
 }
 METHODS = ("tuned", "grid", "random", *EVOLUTION)
 MARKS = ("<!-- written by scripts/evolution.py: from here -->", "<!-- to here -->")
