@@ -58,6 +58,24 @@ EVOLUTION = {  # settings of each scheme that are not the shipped ones; none of 
     "pbt": (),  # all members but the first begin with draws from the ranges
 }
 METHODS = ("tuned", "grid", "random", *EVOLUTION)
+SEARCH_TEXT = f"""\
+Written by `python scripts/evolution.py`, whose docstring says how. IPPO starts from the recipe's learning rate / 30
+and its entropy weight x 10; ranges are lr {RANGES["lr"][0]:g} .. {RANGES["lr"][1]:g} and ent_coef
+{RANGES["ent_coef"][0]:g} .. {RANGES["ent_coef"][1]:g}, both logarithmic, for every search. In `tournament` all
+members begin with the bad values, in `pbt` all but one with draws from the ranges, as it ships. A search hands over
+its best evaluated policy; *handed over* is what that policy returns in 640 fresh greedy episodes, *first evaluated*
+when the median search's best evaluation (64 episodes, the best of all runs, so too good) passed the tuned recipe's
+median. `tuned` is single runs of the shipped recipe, cut to the same length. Returns are per agent.
+"""
+PEER_TEXT = """\
+`simple_speaker_listener` with continuous actions, populations of 4, generations of 10,000 environment steps of each
+member. AgileRL (`scripts/reference_agilerl.py`): its `train_multi_agent_off_policy` at its tutorial's settings;
+return of the last generation's fittest in 96 fresh episodes without noise, mean over agents (AgileRL's own score is
+the sum, twice that), time without these episodes. shoal: `evolve=tournament` as it ships (learning rates and
+parameters mutate, architectures do not); return of the best evaluated policy in 320 fresh greedy episodes; time of
+the whole command, first with an empty compilation cache, then with a filled one. Both ran beside other jobs on 2
+cores, so that wall-clock seconds are too long and CPU seconds are the fairer measure.
+"""
 MARKS = ("<!-- written by scripts/evolution.py: from here -->", "<!-- to here -->")
 
 
@@ -254,6 +272,7 @@ def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
         "| algorithm | who | populations | steps of all members | return: median (all) | seconds | CPU seconds |",
         f"|{'---|' * 7}",
     ]
+    ratios = []
     for algorithm, record in theirs.items():
         last = [one["generations"][-1] for one in record["populations"]]
         best = [max(row["return"] for row in one["generations"]) for one in record["populations"]]
@@ -280,7 +299,14 @@ def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
                 *(f"{one[name][0]:.0f}, then {_shown(one[name][1:])}" for name in ("seconds", "cpu_seconds")),
             ]
             lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+            parts = []
+            for name, what in (("seconds", "of the wall clock"), ("cpu_seconds", "of CPU time")):
+                whole = np.median([row[name] for row in last])
+                parts.append(
+                    f"{whole / one[name][0]:.1f} (compiling) and {whole / np.median(one[name]):.1f} times {what}"
+                )
+            ratios.append(f"- {algorithm}, {who}: AgileRL takes {', '.join(parts)}.")
+    return [*lines, "", *ratios, ""]
 
 
 def _shown(values: Sequence[float]) -> str:
@@ -372,8 +398,12 @@ def main() -> None:
     theirs = {name: load(ROOT / "docs" / "results", f"agilerl_{name}.json") for name in PEERS}
     theirs = {name: record for name, record in theirs.items() if record}
     ours = load(results, "evolution_peer.json")
-    lines = ["## Measured\n", *(line for env, methods in records.items() for line in search_table(env, methods))]
-    lines += ["### Against AgileRL\n", *peer_table(ours, theirs), "![curves](images/evolution.png)"]
+    lines = [
+        "## Measured\n",
+        SEARCH_TEXT,
+        *(line for env, methods in records.items() for line in search_table(env, methods)),
+    ]
+    lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs), "![curves](images/evolution.png)"]
     picture(records, ours, theirs, docs / "images" / "evolution.png")
     path = docs / "evolution.md"
     path.write_text(page(path.read_text() if path.exists() else "", lines))
