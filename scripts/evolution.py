@@ -300,12 +300,12 @@ def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
             ]
             lines.append(f"| {' | '.join(cells)} |")
             parts = []
-            for name, what in (("seconds", "of the wall clock"), ("cpu_seconds", "of CPU time")):
-                whole = np.median([row[name] for row in last])
+            for name, what in (("seconds", "wall-clock time"), ("cpu_seconds", "CPU time")):
+                whole, first, later = np.median([row[name] for row in last]), one[name][0], np.median(one[name][1:])
                 parts.append(
-                    f"{whole / one[name][0]:.1f} (compiling) and {whole / np.median(one[name]):.1f} times {what}"
+                    f"{whole / first:.1f} times the {what} of the first run and {whole / later:.1f} of later ones"
                 )
-            ratios.append(f"- {algorithm}, {who}: AgileRL takes {', '.join(parts)}.")
+            ratios.append(f"- `{algorithm}`, {who}: AgileRL takes {', '.join(parts)}.")
     return [*lines, "", *ratios, ""]
 
 
