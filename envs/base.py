@@ -101,8 +101,9 @@ EnvState: TypeAlias = Any
 class Env:
     """One environment: static facts as attributes, ``reset`` and ``step`` as pure functions.
 
-    A subclass sets the attributes in ``__init__`` and implements the two functions. ``truncated`` is left False:
-    the time limit belongs to the ``TimeLimit`` wrapper, which ``envs.make`` puts around every environment.
+    A subclass sets the attributes in ``__init__`` and implements the two functions. ``truncated`` is left False
+    (unless an environment cuts its episodes itself): the time limit belongs to the ``TimeLimit`` wrapper, which
+    ``envs.make`` puts around every environment.
     """
 
     name: str = ""  # "family/task"
@@ -115,6 +116,7 @@ class Env:
     action_space: ActionSpace
     horizon: int  # steps after which an episode is truncated
     terminates: bool = True  # whether an episode can end before its horizon
+    pool: Any = None  # the processes of the host that step it (envs.pool), if it is not JAX that does
 
     def reset(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:
         """The first state of an episode."""
@@ -127,6 +129,11 @@ class Env:
     def render(self, states: EnvState, size: int = 400) -> np.ndarray:
         """``[T, size, size, 3]`` uint8: pictures of one environment's states ``[T, ...]``, for ``drawing.save``."""
         raise UserError(f"{self.name or type(self).__name__}: has no pictures; mpe and vmas environments have")
+
+    @property
+    def host(self) -> bool:
+        """Whether processes of the host step it."""
+        return self.pool is not None
 
     @property
     def num_agents(self) -> int:

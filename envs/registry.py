@@ -11,6 +11,7 @@ from envs.wrappers import TimeLimit
 
 Factory = Callable[..., Env]
 _FACTORIES: dict[str, Factory] = {}
+_FAMILIES: dict[str, tuple[Callable[[str], Factory], Callable[[str], str]]] = {}
 
 
 def register(name: str, factory: Factory) -> None:
@@ -25,6 +26,19 @@ def register(name: str, factory: Factory) -> None:
     _FACTORIES[name] = factory
 
 
+def register_family(family: str, factory_of: Callable[[str], Factory], canonical_task: Callable[[str], str]) -> None:
+    """Make every ``family/task`` an environment, by ``factory_of(task)``; ``canonical_task`` gives its one spelling."""
+    _FAMILIES[family] = (factory_of, canonical_task)
+
+
+def canonical(name: str) -> str | None:
+    """The one spelling of a name that there is an environment for, or may be in a family without a list; else None."""
+    family, _, task = name.partition("/")
+    if name in _FACTORIES:
+        return name
+    return f"{family}/{_FAMILIES[family][1](task)}" if task and family in _FAMILIES else None
+
+
 def list_envs(family: str | None = None) -> list[str]:
     """The registered names, sorted; only one family's if it is given."""
     return sorted(name for name in _FACTORIES if family is None or name.startswith(f"{family}/"))
@@ -36,7 +50,9 @@ def make(name: str, *, horizon: int | None = None, continuous: bool | None = Non
     ``horizon`` replaces the task's own, ``continuous`` chooses the kind of action where a task has both, and the
     other keyword arguments go to the task.
     """
-    factory = _FACTORIES.get(name)
+    name = canonical(name) or name
+    family, _, task = name.partition("/")
+    factory = _FACTORIES.get(name) or (_FAMILIES[family][0](task) if family in _FAMILIES and task else None)
     if factory is None:
         close = difflib.get_close_matches(name, _FACTORIES, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(close)}?" if close else "envs.list() names them all"

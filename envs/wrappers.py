@@ -12,6 +12,7 @@ from flax import struct
 
 from envs.base import Env, EnvState, TimeStep, UserError, select
 from envs.hashing import split
+from envs.host import Lasting, begun
 
 
 class Wrapper(Env):
@@ -55,7 +56,7 @@ class TimeLimit(Wrapper):
     def step(self, key, state, action):
         inner, timestep = self.env.step(key, state.inner, action)
         step = state.step + 1
-        truncated = (step >= self.horizon) & ~timestep.terminated
+        truncated = (timestep.truncated | (step >= self.horizon)) & ~timestep.terminated
         return TimeLimitState(inner, step), _finite(timestep).replace(truncated=truncated)
 
     def restore(self, *args: Any, **kwargs: Any) -> TimeLimitState:
@@ -150,7 +151,8 @@ class AutoReset:
     for one rollout, ``K`` per environment and each from a key of its own; an environment that ends an episode takes
     its next one. An environment that never ends early needs exactly ``ceil(rollout_length / horizon)``; for others
     ``K`` covers episodes of ``SHORT_EPISODE`` steps, and shorter ones all through a rollout start from the
-    environment's own pool again.
+    environment's own pool again. Environments on the host have begun their next episode by themselves when a step
+    returns: they need no pool.
     """
 
     SHORT_EPISODE = 8
@@ -160,10 +162,13 @@ class AutoReset:
         shortest = min(env.horizon, self.SHORT_EPISODE) if env.terminates else env.horizon
         self.pool_size = -(-rollout_length // shortest)  # K
         self.max_truncations = -(-rollout_length // env.horizon)  # of one environment in one rollout
+        if env.host:  # one that cuts its episodes itself may do so at any step
+            self.max_truncations = rollout_length
 
     def reset(self, key: chex.PRNGKey) -> tuple[VecState, VecTimeStep]:
         """The first states of ``E`` episodes."""
-        inner, first = jax.vmap(self.env.reset)(split(key, self.num_envs))
+        keys = split(key, self.num_envs)
+        inner, first = jax.vmap(self.env.reset)(Lasting(keys) if self.env.host else keys)
         state = VecState(inner, resets=jnp.zeros(self.num_envs, jnp.int32))
         timestep = VecTimeStep(
             **vars(first),
@@ -175,8 +180,10 @@ class AutoReset:
         )
         return state, timestep
 
-    def fresh(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:
+    def fresh(self, key: chex.PRNGKey) -> tuple[EnvState, Any]:
         """The pool of one rollout: ``[K, E, ...]`` first states and time steps."""
+        if self.env.host:
+            return (), ()
         pool = jax.vmap(self.env.reset)(split(key, self.pool_size * self.num_envs))
         return jax.tree.map(lambda x: x.reshape(self.pool_size, self.num_envs, *x.shape[1:]), pool)
 
@@ -186,7 +193,10 @@ class AutoReset:
         """One step of every environment; ``keys`` is ``[E]`` keys, ``action`` ``[E, A, ...]``."""
         inner, last = jax.vmap(self.env.step)(keys, state.inner, action)
         ended = last.terminated | last.truncated  # [E]
-        new_inner, first = jax.tree.map(lambda leaf: _take(leaf, state.resets % self.pool_size), pool)
+        if self.env.host:
+            new_inner, first = jax.vmap(self.env.reset)(begun(inner))
+        else:
+            new_inner, first = jax.tree.map(lambda leaf: _take(leaf, state.resets % self.pool_size), pool)
         timestep = VecTimeStep(
             obs=select(ended, first.obs, last.obs),
             state=select(ended, first.state, last.state),

@@ -52,6 +52,11 @@ all to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 re
 - A new scenario is a file of about a hundred lines: [scenarios.md](scenarios.md), with
   `vmas/complex_speaker_listener`.
 
+## PettingZoo
+
+`pettingzoo/<module>` is any PettingZoo environment, `pettingzoo/sisl.multiwalker_v9` or one of your own, stepped by
+worker processes on the host: [pettingzoo.md](pettingzoo.md). There are too many to list, and they are slow.
+
 ## jaxmarl 0.2 behind the adapter: what to know
 
 - **MABrax**: jaxmarl's index tables overrun brax's current observations (humanoid up to 375 of 244) and JAX clamps the

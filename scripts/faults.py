@@ -1,7 +1,7 @@
 """What many devices, several processes and kills do to a training: nothing. Each promise tried, and recorded.
 
-    python scripts/faults.py                        # all; docs/results/faults.json
-    python scripts/faults.py --only kill --times 3  # one of them; nothing is recorded
+    python scripts/faults.py                # all; docs/results/faults.json
+    python scripts/faults.py --only kill    # one of them again
 
 Every trial is the command line in processes of its own. A training on one device, never stopped, says what is right.
 """
@@ -42,6 +42,7 @@ SMALL = [
     "algo.critic.widths=[16]",
     "evaluation.episodes=2",
     "hypers.lr_end=1.0",  # nothing that depends on the length: a training can be cut in two
+    "hypers.ent_coef_end=1.0",
 ]
 KILLED = [*SMALL, "total_steps=16384", "chunks=128", "seeds=4"]
 
@@ -61,12 +62,12 @@ def end(process: subprocess.Popen, *codes: int) -> str:
     return said
 
 
-def pair(folder: Path, *words: str) -> list[subprocess.Popen]:
-    """Two processes of one training, that meet on a free port."""
+def pair(folder: Path, *words: str, timeout: int = 300) -> list[subprocess.Popen]:
+    """Two processes of one training, that meet on a free port; ``timeout`` is when a silent one is missed."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    where = [f"distributed.coordinator=localhost:{port}", "distributed.processes=2", "distributed.timeout=300"]
+    where = [f"distributed.coordinator=localhost:{port}", "distributed.processes=2", f"distributed.timeout={timeout}"]
     words = (*words, *where, f"run.dir={folder}", "resume=auto")
     return [begin(*words, f"distributed.process={process}") for process in range(2)]
 
@@ -129,7 +130,7 @@ def kill(place: Path, times: int) -> dict[str, Any]:
     draw, trials = random.Random(0), []
     for trial in range(times):
         folder = place / str(trial)
-        both, which = pair(folder, *KILLED), draw.randrange(2)
+        both, which = pair(folder, *KILLED, timeout=15), draw.randrange(2)
         start, delay = time.monotonic(), draw.uniform(0.0, 1.0)
         while chunk_of(folder) < 1 and both[0].poll() is None and time.monotonic() - start < PATIENCE:
             time.sleep(0.01)
@@ -193,32 +194,48 @@ def sigterm(place: Path, times: int) -> dict[str, Any]:
     return {"trials": trials, "most_seconds_to_checkpoint": max(trial["seconds_to_checkpoint"] for trial in trials)}
 
 
+def shared(place: Path, times: int) -> dict[str, Any]:
+    """A single run of ``mpe/simple_spread`` on one core, and its environments shared by two: steps per second."""
+    found = {}
+    for num_envs in (16, 512):
+        for cores in (1, 2):
+            folder = place / f"{num_envs}_environments_{cores}_cores"
+            words = [f"algo.num_envs={num_envs}", f"devices={cores}", "seeds=1", "total_steps=400000", "chunks=4"]
+            end(begin(*words, f"run.dir={folder}", devices=2), 0)
+            session = json.loads((folder / "provenance.json").read_text())["session"]
+            found[folder.name] = session["steps_per_second"]
+    return found
+
+
 PROMISES: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "eight": eight,
     "processes": processes,
     "moved": moved,
     "kill": kill,
     "sigterm": sigterm,
+    "shared": shared,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=list(PROMISES), action="append", help="try these, and record nothing")
+    parser.add_argument(
+        "--only", choices=list(PROMISES), action="append", help="try these; the record keeps the others"
+    )
     parser.add_argument("--times", type=int, default=10, help="how often to kill and to stop")
     options = parser.parse_args()
     from importlib import metadata
 
-    found: dict[str, Any] = {"platform": platform.platform(), "cores": os.cpu_count(), "jax": metadata.version("jax")}
+    found: dict[str, Any] = json.loads(RECORD.read_text()) if options.only and RECORD.exists() else {}
+    found |= {"platform": platform.platform(), "cores": os.cpu_count(), "jax": metadata.version("jax")}
     with tempfile.TemporaryDirectory() as place:
         for name in options.only or PROMISES:
             begun = time.monotonic()
             found[name] = PROMISES[name](Path(place) / name, options.times)
             found[name]["seconds"] = round(time.monotonic() - begun)
             print(name, json.dumps(found[name]), flush=True)
-    if not options.only:
-        RECORD.parent.mkdir(parents=True, exist_ok=True)
-        RECORD.write_text(json.dumps(found, indent=2) + "\n")
+            RECORD.parent.mkdir(parents=True, exist_ok=True)
+            RECORD.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

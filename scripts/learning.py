@@ -121,7 +121,9 @@ ON_VMAS = (
     *(Training("masac", f"vmas/{task}", 3e5) for task in ("balance", "sampling", "transport")),
     *(Training(name, "vmas/navigation", 9e5, others="MAPPO 0.98 after 900k, above") for name in ("masac", "maddpg")),
 )
-TRAININGS = ON_POLICY + OFF_POLICY + ON_VMAS
+FALLS = "-100 for all when one falls; about 0 is not to fall and hardly to move"
+ON_HOST = (Training("ippo", "pettingzoo/sisl.multiwalker_v9", 1e5, seeds=2, others=FALLS),)
+TRAININGS = ON_POLICY + OFF_POLICY + ON_VMAS + ON_HOST
 
 
 def train(training: Training, folder: Path) -> None:
@@ -292,6 +294,7 @@ def main() -> None:
         ("On-policy", ON_POLICY, "learning.png"),
         ("Off-policy", OFF_POLICY, "learning_off_policy.png"),
         ("VMAS", ON_VMAS, "learning_vmas.png"),
+        ("PettingZoo, on the host", ON_HOST, "learning_host.png"),
     ):
         rows = [row(t, done[t]) if t in done else kept.get(t.title) for t in group]
         text += (

@@ -53,6 +53,9 @@ TASKS: tuple[tuple[str, dict], ...] = (
     ("coin_game/coin_game", {}),
     ("switch_riddle/switch_riddle", {}),
     ("storm/np", {}),
+    ("pettingzoo/sisl.multiwalker_v9", {}),
+    ("pettingzoo/sisl.pursuit_v5", {}),
+    ("pettingzoo/butterfly.knights_archers_zombies_v11", {}),
 )
 
 

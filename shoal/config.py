@@ -33,6 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 import config as config_package
 import envs
 from envs.base import UserError
+from shoal.files import import_file
 
 if TYPE_CHECKING:
     from shoal.callbacks import Callback
@@ -287,6 +288,10 @@ def complete(saved: DictConfig) -> DictConfig:
 
 
 def _compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
+    for name in (word.removeprefix("env=") for word in overrides if word.startswith("env=")):
+        if envs.canonical(name) == name and name not in envs.list():  # of a family that has no list
+            family, task = name.split("/")
+            ConfigStore.instance().store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
     with initialize_config_dir(version_base="1.3", config_dir=config_dir):
         return compose(recipe, [*overrides, SEARCH])
 
@@ -313,7 +318,7 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
     known = _known_keys(defaults)
     checked, singles, variants = [], [], []
     for word in words:
-        word = f"++{word}" if word.startswith(OPEN) else word
+        word = f"++{word}" if word.startswith(OPEN) else _canonical(word)
         try:
             override = OverridesParser.create().parse_overrides([word])[0]
         except HydraException as error:
@@ -339,6 +344,14 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_one_line(error, trial)) from error
     return flags + checked
+
+
+def _canonical(word: str) -> str:
+    """``env=`` with the one spelling of each name, which recipes and folders go by."""
+    key, _, value = word.partition("=")
+    if key != "env":
+        return word
+    return f"env={','.join(envs.canonical(name) or name for name in value.split(','))}"
 
 
 def _check_key(key: str, known: set[str], hypers_type: type) -> None:
@@ -383,7 +396,7 @@ def _check_groups(words: list[str], file: str) -> None:
             here = ", ".join(name for name, other in known.items() if other == file) or "no named algorithms"
             where = f"; python -m baselines {value} runs that" if value in known else ""
             raise UserError(f"algorithm={value}: this file has {here}{where}")
-        if key == "env" and value not in envs.list():
+        if key == "env" and envs.canonical(value) is None:
             envs.make(value)  # raises, with the nearest names
         for group, names in (("logger", LOGGERS), ("evolve", tuple(_schemes()))):
             if key == group and value not in names:
@@ -432,33 +445,35 @@ def fail(error: Exception) -> None:
     sys.exit(2)
 
 
-def main(
-    make: Callable, config_type: type, hypers_type: type, recipe: str, callbacks: Sequence[Callback | Callable] = ()
-) -> None:
-    """The command line of an algorithm file: compose the recipe, check it, train.
+class Job:
+    """What Hydra runs. A launcher pickles it: what an algorithm file defines is then found by importing it again.
 
-    ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
-    so that a copied file can have a recipe of its own. ``callbacks`` go before those of the command line.
+    Pickled by value, as things of a script would be, its classes are no longer those that JAX knows.
     """
-    import jax
 
-    from shoal import hosts, runner, sharding
+    def __init__(self, make: Callable, config_type: type, hypers_type: type, callbacks: Sequence[Callback | Callable]):
+        self.parts, self.callbacks = (make, config_type, hypers_type), callbacks
 
-    script = Path(sys.argv[0]).absolute()
-    config_dir = CONFIG_DIR
-    if script.with_suffix(".yaml").exists():
-        recipe, config_dir = script.stem, str(script.parent)
+    def __getstate__(self) -> dict[str, Any]:
+        file = str(Path(sys.modules[self.parts[0].__module__].__file__ or "").absolute())
+        return {"file": file, "names": [part.__name__ for part in self.parts], "callbacks": self.callbacks}
 
-    argv, chosen = _chosen_recipe(sys.argv[1:])
-    recipe, config_dir = chosen.get("name", recipe), chosen.get("dir", config_dir)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        module = import_file(state["file"])
+        make, config_type, hypers_type = (getattr(module, name) for name in state["names"])
+        self.parts, self.callbacks = (make, config_type, hypers_type), state["callbacks"]
 
-    def job(cfg: DictConfig) -> None:
-        sharding.cores_as_devices()  # here: a launcher's job may be on another machine than this command
+    def __call__(self, cfg: DictConfig) -> None:
+        import jax
+
+        from shoal import hosts, runner, sharding
+
+        sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
         try:
             multirun = HydraConfig.get().mode == RunMode.MULTIRUN
             folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
             overrides = list(HydraConfig.get().overrides.task)
-            runner.run(make, config_type, hypers_type, cfg, folder, overrides, callbacks)
+            runner.run(*self.parts, cfg, folder, overrides, self.callbacks)
         except UserError as error:
             fail(error)
         except runner.Stopped:
@@ -468,6 +483,21 @@ def main(
                 raise
             hosts.give_up(error)
 
+
+def main(
+    make: Callable, config_type: type, hypers_type: type, recipe: str, callbacks: Sequence[Callback | Callable] = ()
+) -> None:
+    """The command line of an algorithm file: compose the recipe, check it, train.
+
+    ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
+    so that a copied file can have a recipe of its own. ``callbacks`` go before those of the command line.
+    """
+    script = Path(sys.argv[0]).absolute()
+    config_dir = CONFIG_DIR
+    if script.with_suffix(".yaml").exists():
+        recipe, config_dir = script.stem, str(script.parent)
+    argv, chosen = _chosen_recipe(sys.argv[1:])
+    recipe, config_dir = chosen.get("name", recipe), chosen.get("dir", config_dir)
     try:
         _register_schema(config_type, hypers_type, name=script.stem)
         argv = check_overrides(argv, recipe, config_type, hypers_type, config_dir)
@@ -475,4 +505,5 @@ def main(
         fail(error)
     sys.argv[1:] = [*argv, SEARCH]
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    job = Job(make, config_type, hypers_type, callbacks)
     hydra_main(version_base="1.3", config_path=config_dir, config_name=recipe)(job)()

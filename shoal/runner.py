@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disab
 # Level 3, the default, took longer to compile here and the result was no faster.
 RUN_LONG: dict[str, Any] = {"xla_backend_optimization_level": 2}
 PARENT = "SHOAL_PARENT"  # the process that a training ends with, if it says so
-WORTH_SAYING = 2**28  # bytes: what a compiled program takes is told from here on
+WORTH_SAYING = 2**28  # bytes: what a training takes is told from here on, to a terminal always
 GO_ON = 75  # exit code of a training that a signal has stopped: the same command with resume=auto goes on (EX_TEMPFAIL)
 LONG = 30.0  # seconds: what schedulers leave a process to end in
 PACKAGES = (
@@ -214,7 +215,7 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
         return evolving_plan(algorithm, hypers, values, cfg, folder)
     runs = sweep.expand(hypers, values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
     updates_per_chunk = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
-    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1))
+    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host)
     plan = Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
     if cfg.runs_per_batch == "auto":
         cfg.runs_per_batch = fitting(plan)
@@ -264,6 +265,8 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
         shares = tuple(name for name in SHARES if hasattr(hypers, name))
         algorithm = dataclasses.replace(algorithm, evolving=algorithm.evolving + shares)
     rules = schemes.make_rules(schemes.parse(cfg.evolve), cfg.population, algorithm, hypers, *flags)
+    if algorithm.env.host and isinstance(rules.scheme, schemes.Halving):
+        raise UserError("evolve=halving: begins trainings amid others, which environments on the host cannot")
     members = rules.population
     if isinstance(cfg.runs_per_batch, int) and cfg.runs_per_batch % members:
         raise UserError(f"runs_per_batch={cfg.runs_per_batch}: must be a multiple of population={members}")
@@ -278,7 +281,7 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
     rounds = math.ceil(rules.scheme.rounds / cfg.chunks)  # per chunk
     chunks = math.ceil(rules.scheme.rounds / rounds)
     updates = cfg.get("updates_per_chunk") or rounds * math.ceil(algorithm.num_updates / (rounds * chunks))
-    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1))
+    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=algorithm.env.host)
     plan = Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
     if cfg.runs_per_batch == "auto":
         cfg.runs_per_batch = max(1, fitting(plan) // members) * members  # whole populations
@@ -328,8 +331,11 @@ def run(
                 write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
         except OSError as error:
             raise UserError(f"run.dir={folder}: cannot be written ({error.strerror})") from error
-    # Callbacks are called once, by the first process, which tells the others what has changed.
-    train(plan, [*given, *named] if hosts.leads() else [])
+    try:
+        # Callbacks are called once, by the first process, which tells the others what has changed.
+        train(plan, [*given, *named] if hosts.leads() else [])
+    except jax.errors.JaxRuntimeError as error:
+        raise stopped_on_host(plan) or error from None
     return folder
 
 
@@ -381,6 +387,16 @@ def enable_compilation_cache() -> None:
         home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(Path(home) / "shoal" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def stopped_on_host(plan: Plan) -> UserError | None:
+    """What to tell the user if it was the environments on the host that ended a training."""
+    failure = plan.algorithm.env.pool.failure if plan.algorithm.env.host else None
+    if failure is None:
+        return None
+    saved = any((plan.folder / "checkpoints").glob("batch_*/*"))
+    hint = f"resume={plan.folder} goes on from the last chunk" if saved else "no chunk was finished"
+    return UserError(f"{failure}; {hint}")
 
 
 class Stopped(Exception):
@@ -467,11 +483,12 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     check_memory(budget.state_need(shapes, plan.width).of(plan.width), available, plan.width, settings)
     chunk = sharding.over_runs(chunk_of(plan), plan.width, in_place=True) if plan.rules is None else evolving
     chunk_traced = jax.jit(chunk, donate_argnums=0).trace(shapes, hypers)
-    need = budget.state_need(shapes, plan.width, budget.beside_state(chunk_traced.jaxpr.jaxpr))
-    display.line(need.text(plan.width, available))
     chunk_lowered = chunk_traced.lower()
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         chunk_compiling = pool.submit(chunk_lowered.compile, RUN_LONG)
+        need = budget.state_need(shapes, plan.width, budget.beside_state(chunk_traced.jaxpr.jaxpr))
+        if display.console.is_terminal or need.of(plan.width) > WORTH_SAYING:
+            display.line(need.text(plan.width, available))
         start_compiled = traced.lower().compile(RUN_ONCE)
         chunk_compiled = chunk_compiling.result()
     memory = memory_of(chunk_compiled, plan.width)
@@ -620,6 +637,9 @@ def train_batch(
 ) -> RunState:
     """One batch of runs from its newest checkpoint, or from the start, to its end."""
     runs = plan.batch_runs(batch)
+    host = plan.algorithm.env.host
+    if host:
+        plan.algorithm.env.pool.release()  # what the batch before has left standing
     padded = np.resize(runs, plan.width)  # a smaller last batch trains some runs twice and drops the copies
     keys, hypers = sharding.put(plan.runs.select(padded), plan.width)
     folder = checkpoint_folder(plan.folder, batch)
@@ -628,6 +648,10 @@ def train_batch(
         done, state = 0, programs.start(keys, hypers)
     else:
         done, state = restored[0], sharding.put(restored[1], plan.width)
+        if host and done < plan.chunks:
+            display.line(
+                f"{plan.settings.env.name}: no checkpoint holds an environment on the host; episodes start anew"
+            )
     hooks.begin(runs, restored[2] if restored is not None else None)
     hypers = sharding.put(hosts.agree(hooks.padded(plan.width)), plan.width)
     before = plan.steps_per_chunk * plan.chunks * int(runs[0])
@@ -637,6 +661,7 @@ def train_batch(
     if hosts.leads():
         records.cut(batch, int(runs[0]), int(runs[-1]) + 1, done * plan.steps_per_chunk)
     known_diverged = hosts.fetch(state.diverged)
+    unsaved = None  # the last chunk, if it was not saved: its state is gone when the next one fails
     for chunk in range(done + 1, plan.chunks + 1):
         tick = time.perf_counter()
         try:
@@ -644,6 +669,8 @@ def train_batch(
             jax.block_until_ready(told)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
+                if unsaved is not None:
+                    checkpoint.save(folder, chunk - 1, *unsaved)
                 raise
             raise UserError(f"out of memory with {len(runs)} runs at once; set runs_per_batch lower") from error
         speed.steps += plan.steps_per_chunk * len(runs)
@@ -688,6 +715,9 @@ def train_batch(
             hypers = sharding.put(hosts.agree(hooks.padded(plan.width)), plan.width)
         if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stopping:
             checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.state())
+            unsaved = None
+        elif host:
+            unsaved = (jax.device_get(state), plan.settings.checkpoint.keep, hooks.state())
         if stopping:
             break
     return state
@@ -749,7 +779,12 @@ def absolute_metric(
     settings = plan.settings.evaluation
 
     def play(policy: Params, key: chex.PRNGKey) -> Metrics:
-        return evaluate(plan.algorithm, policy, key, ABSOLUTE * settings.episodes, settings.greedy)[1]
+        if not plan.algorithm.env.host:
+            return evaluate(plan.algorithm, policy, key, ABSOLUTE * settings.episodes, settings.greedy)[1]
+        # One after the other: the host holds no more environments than the evaluations before needed.
+        one = partial(evaluate, plan.algorithm, policy, episodes=settings.episodes, greedy=settings.greedy)
+        _, episodes = jax.lax.scan(lambda key, _: one(key), key, length=ABSOLUTE)
+        return jax.tree.map(lambda x: x.reshape(-1), episodes)
 
     program = jax.jit(sharding.over_runs(play, plan.width))
     episodes = hosts.fetch(program(state.best_policy, state.evaluation_key))

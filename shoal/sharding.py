@@ -7,6 +7,8 @@ cores was much faster than ``vmap`` on both. An accelerator vmaps.
 Where there are fewer runs than devices, the environments of each run can be shared as well: a mesh of runs by
 environments, one program over all of it, in which XLA adds up the gradients. Accelerators do; cores only when a number
 of ``devices`` asks for it.
+
+Environments on the host are stepped for all runs in one call, so such runs are vmapped on one device.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class Choice:
     devices: int | None = None  # of each process; None for all
     num_envs: int = 1  # of one run
     share_envs: bool = False  # between devices, where there are too few runs
+    together: bool = False  # all runs vmapped on one device
 
 
 _choice = Choice()
@@ -52,18 +55,22 @@ def cores_as_devices() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
 
 
-def choose(devices: int | str = "all", num_envs: int = 1) -> None:
-    """From now on use ``devices`` of each process's, for runs of so many environments."""
+def choose(devices: int | str = "all", num_envs: int = 1, together: bool = False) -> None:
+    """From now on use ``devices`` of each process's, for runs of so many environments; one if these are on the host."""
     global _choice
+    if together and jax.process_count() > 1:
+        raise UserError("environments on the host are stepped by one process; start a training for each host instead")
     here = jax.local_device_count()
     if isinstance(devices, int) and devices > here:
         raise UserError(f"devices={devices}: there {'is' if here == 1 else 'are'} {here} ({jax.default_backend()})")
     share_envs = isinstance(devices, int) or jax.default_backend() != "cpu"
-    _choice = Choice(devices if isinstance(devices, int) else None, num_envs, share_envs)
+    _choice = Choice(devices if isinstance(devices, int) else None, num_envs, share_envs, together)
 
 
 def run_mesh(runs: int) -> Mesh:
     """The devices that ``runs`` runs are spread over, as many of every process; without use for more, some are idle."""
+    if _choice.together:
+        return Mesh(np.array(jax.devices()[:1]), ("runs",))
     processes = jax.process_count()
     each = min(_choice.devices or jax.local_device_count(), jax.local_device_count())
     if _choice.share_envs and runs < each * processes:
@@ -134,6 +141,8 @@ def over_runs(function: Callable, runs: int, in_place: bool = False) -> Callable
 
     ``in_place``: its first result takes the place of its first argument, which should be donated.
     """
+    if _choice.together:
+        return jax.vmap(function)
     mesh = run_mesh(runs)
     if "envs" in mesh.shape:
 

@@ -173,10 +173,10 @@ def random_actions(env, key, *batch: int):
     return jax.random.randint(key, (*batch, *sizes.shape), 0, sizes)
 
 
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("task", TASKS)
-def test_random_steps_and_their_gradients_are_finite(task):
-    env = make(task)
-    count, steps = 200, 100
+def test_random_steps_and_their_gradients_are_finite(task, count):
+    env, steps = make(task), 100
 
     def rollout(key):
         reset_key, act_key, step_key = jax.random.split(key, 3)

@@ -79,9 +79,9 @@ WORDS = [*SMALL, "env=matrix/climbing", "chunks=2", "-m", "algo.epochs=1,2"]
 
 def trained(folder: Path) -> None:
     for epochs in (1, 2):
-        (place,) = folder.glob(f"*algo.epochs={epochs}*")
-        assert len(pd.read_csv(place / "metrics.csv")) == 4
-        assert checkpoint.chunks(place / "checkpoints" / "batch_0") == [1, 2]
+        (table,) = (path for path in folder.rglob("metrics.csv") if f"algo.epochs={epochs}" in str(path))
+        assert len(pd.read_csv(table)) == 4
+        assert checkpoint.chunks(table.parent / "checkpoints" / "batch_0") == [1, 2]
 
 
 def test_a_sweep_by_processes_of_this_machine(tmp_path):

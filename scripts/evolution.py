@@ -1,0 +1,414 @@
+"""What evolution finds, recorded: against grid, random search and the tuned recipe, and against AgileRL.
+
+    python scripts/evolution.py                             # what has not been trained yet, then records and page
+    python scripts/evolution.py --only random,grid,tuned    # some of them; the page shows what is recorded
+    python scripts/evolution.py --only none                 # nothing is trained: the page of the records
+    python scripts/evolution.py --quick --folder /tmp/quick # everything once at a size that means nothing, in a minute
+
+*Search*: IPPO starts from a learning rate thirty times too low and an entropy weight ten times too high (``BAD``).
+Evolution may move both within ``RANGES``; grid and random search draw from the same ranges, with as many runs as a
+population has members, and each run is as long as a member's life: the same environment steps. ``tuned`` is the recipe
+that ships, cut to that length. A search hands over the policy with the best greedy evaluation; what counts is that
+policy's return in fresh greedy episodes (the absolute metric). Five populations, five random searches, one grid.
+
+*Peer*: populations of four on simple_speaker_listener at as many environment steps, all members together, as AgileRL's
+record has (docs/results/agilerl_*.json, by scripts/reference_agilerl.py): from the recipe that ships and from AgileRL's
+own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included.
+
+Records are docs/results/evolution_*.json, from which the part of docs/evolution.md between two marks and
+docs/images/evolution.png are made. Returns are per agent, undiscounted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from omegaconf import OmegaConf
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).parent.parent
+TASKS = ("mpe/simple_spread", "mpe/simple_speaker_listener")
+PEER_TASK = "mpe/simple_speaker_listener"
+BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
+RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
+EVOLUTION = {  # settings of each scheme that are not the shipped ones; none of them was tuned
+    "tournament": (
+        "evolve.size=4",
+        "evolve.factors=[0.33,3.0]",
+        "evolve.weights.none=0.2",
+        "evolve.weights.hyper=1.0",
+        "evolve.weights.parameters=0",
+    ),
+    "pbt": (),  # all members but the first begin with draws from the ranges
+}
+METHODS = ("tuned", "grid", "random", *EVOLUTION)
+SEARCH_TEXT = f"""\
+Written by `python scripts/evolution.py`, whose docstring says how. IPPO starts from the recipe's learning rate / 30
+and its entropy weight x 10; ranges are lr {RANGES["lr"][0]:g} .. {RANGES["lr"][1]:g} and ent_coef
+{RANGES["ent_coef"][0]:g} .. {RANGES["ent_coef"][1]:g}, both logarithmic, for every search. In `tournament` all
+members begin with the bad values, in `pbt` all but one with draws from the ranges, as it ships. A search hands over
+its best evaluated policy; *handed over* is what that policy returns in 640 fresh greedy episodes, *first evaluated*
+when the median search's best evaluation (64 episodes, the best of all runs, so too good) passed the tuned recipe's
+median. `tuned` is single runs of the shipped recipe, cut to the same length. Returns are per agent.
+"""
+PEER_TEXT = """\
+`simple_speaker_listener` with continuous actions, populations of 4, generations of 10,000 environment steps of each
+member. AgileRL (`scripts/reference_agilerl.py`): its `train_multi_agent_off_policy` at its tutorial's settings;
+return of the last generation's fittest in 96 fresh episodes without noise, mean over agents (AgileRL's own score is
+the sum, twice that), time without these episodes. shoal: `evolve=tournament` as it ships (learning rates and
+parameters mutate, architectures do not); return of the best evaluated policy in 320 fresh greedy episodes; time of
+the whole command, first with an empty compilation cache, then with a filled one. Both ran beside other jobs on 2
+cores, so that wall-clock seconds are too long and CPU seconds are the fairer measure.
+"""
+MARKS = ("<!-- written by scripts/evolution.py: from here -->", "<!-- to here -->")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the experiment is."""
+
+    population: int = 32
+    populations: int = 5
+    steps: float = 98_304  # of a member
+    rounds: int = 16
+    seeds: int = 10  # of the tuned recipe
+    points: tuple[int, int] = (8, 4)  # of the grid, per range
+    peer_steps: float = 8e5  # of all members together
+    peer_population: int = 4
+    peers: int = 3  # populations, one after the other
+    episodes: int = 64
+
+
+QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, 1, 4)
+
+
+def tuned(env: str) -> dict[str, float]:
+    """The shipped recipe's values of what is searched for."""
+    hypers = OmegaConf.load(ROOT / "config" / "ippo_ff_mpe.yaml").hypers
+    own = ROOT / "config" / "recipes" / "ippo_ff_mpe" / f"{env}.yaml"
+    if own.exists():
+        hypers = OmegaConf.merge(hypers, OmegaConf.load(own).hypers)
+    return {name: float(hypers[name]) for name in RANGES}
+
+
+def grid(points: Sequence[int]) -> dict[str, list[float]]:
+    """Evenly spaced points of each range, ends included, on the logarithmic scale."""
+    axes = zip(RANGES.items(), points, strict=True)
+    return {name: [float(f"{value:.3g}") for value in np.geomspace(*ends, count)] for (name, ends), count in axes}
+
+
+def interval(name: str) -> str:
+    low, high = RANGES[name]
+    return f"{{min: {low:g}, max: {high:g}, log: true}}"
+
+
+def trainings(method: str, env: str, size: Size) -> list[list[str]]:
+    """The command lines of a method, without their folders."""
+    common = ["ippo", f"env={env}", f"total_steps={size.steps:g}", f"evaluation.episodes={size.episodes}"]
+    plain = [*common, f"chunks={size.rounds}"]
+    if method == "tuned":
+        return [[*plain, f"seeds={size.seeds}"]]
+    if method == "grid":
+        points = [f"sweep.{name}=[{','.join(f'{v:g}' for v in values)}]" for name, values in grid(size.points).items()]
+        return [[*plain, "seeds=1", *points]]
+    if method == "random":
+        draws = ["sweep.mode=random", f"sweep.num={size.population}", *(f"sweep.{n}={interval(n)}" for n in RANGES)]
+        return [[*plain, "seeds=1", f"seed={i}", f"sweep.seed={i}", *draws] for i in range(size.populations)]
+    bad = [f"hypers.{name}={value * BAD[name]:.4g}" for name, value in tuned(env).items()]
+    ranges = [f"evolve.hypers.{name}={interval(name)}" for name in RANGES]
+    own = [f"population={size.population}", f"seeds={size.populations}", f"evolve.rounds={size.rounds}"]
+    return [[*common, f"evolve={method}", *own, *bad, *ranges, *EVOLUTION[method]]]
+
+
+# As AgileRL's demonstrations have it: a gradient step per 100 environment steps, batch, noise and first values.
+THEIRS = (
+    "algo.gradient_steps=4",
+    "algo.noise=ou",
+    "algo.buffer_size=100000",
+    "algo.learning_starts=0",
+    "hypers.lr_end=1",
+    "hypers.gamma=0.95",
+    "hypers.tau=0.01",
+    "hypers.noise_start=0.1",
+    "hypers.noise_end=0.1",
+)
+MATD3 = ("algo.batch_size=128", "hypers.lr=1e-4", "hypers.critic_lr=1e-3")
+MADDPG = ("algo.batch_size=32", "hypers.lr=1e-3", "hypers.critic_lr=1e-3")
+PEERS = {"matd3": {"shipped": (), "theirs": THEIRS + MATD3}, "maddpg": {"shipped": (), "theirs": THEIRS + MADDPG}}
+
+
+def peer_training(algorithm: str, setting: str, seed: int, size: Size) -> list[str]:
+    """A generation is as long as AgileRL's: 10,000 environment steps of every member."""
+    steps = size.peer_steps / size.peer_population
+    rounds = max(2, round(steps / 10_000))
+    own = [f"population={size.peer_population}", "seeds=1", f"seed={seed}", f"evolve.rounds={rounds}"]
+    words = [f"total_steps={steps:g}", "evolve=tournament", *own, *PEERS[algorithm][setting]]
+    return [algorithm, f"env={PEER_TASK}", *words]
+
+
+def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Run a training unless it has ended; what it took."""
+    done = folder / "took.json"
+    if not done.exists():
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([sys.executable, "-m", "baselines", *words, f"run.dir={folder}"], check=True, cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        facts = {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu, "load": os.getloadavg()[1]}
+        done.write_text(json.dumps({name: round(value, 1) for name, value in facts.items()}))
+    return json.loads(done.read_text())
+
+
+def outcome(folder: Path, members: int) -> dict[str, Any]:
+    """Of every ``members`` consecutive runs: the best evaluation over time, and what is handed over at the end."""
+    table = pd.read_csv(folder / "metrics.csv")
+    if (folder / "lineage.csv").exists():  # where hyperparameters change
+        history = pd.read_csv(folder / "lineage.csv")
+        names = [name for name in RANGES if name in history]
+        table = table.drop(columns=names, errors="ignore").merge(history[["run", "env_steps", *names]])
+    curve = table.pivot(index="run", columns="env_steps", values="evaluation/episode_return")
+    last = table[table["env_steps"] == table["env_steps"].max()].set_index("run")["best_return"]
+    final: dict[int, float] = {}
+    for entry in map(json.loads, (folder / "evaluations.jsonl").read_text().splitlines()):
+        if entry.get("absolute"):
+            final |= dict(zip(entry["runs"], np.mean(entry["metrics"]["episode_return"], axis=1).tolist(), strict=True))
+    best, handed, hypers = [], [], []
+    for runs in np.split(curve.index.to_numpy(), len(curve) // members):
+        best.append(np.round(np.nan_to_num(curve.loc[runs].to_numpy(), nan=-np.inf).max(axis=0), 4).tolist())
+        handed.append(round(final[int(last.loc[runs].idxmax())], 4))
+        rows = table[table["run"].isin(runs)]
+        at = rows.loc[rows["evaluation/episode_return"].idxmax()]
+        hypers.append({name: float(f"{at[name]:.4g}") for name in RANGES if name in table})
+    steps = [int(step) for step in curve.columns]
+    return {"steps": steps, "best": best, "absolute": handed, "hypers": hypers}
+
+
+def merged(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several trainings of one method as one record."""
+    lists = {name: [one for each in outcomes for one in each[name]] for name in ("best", "absolute", "hypers")}
+    return {"steps": outcomes[0]["steps"], **lists}
+
+
+def searched(method: str, env: str, size: Size, folder: Path) -> dict[str, Any]:
+    """Train what a method needs, and its record."""
+    members = {"tuned": 1, "grid": int(np.prod(size.points))}.get(method, size.population)
+    took, outcomes, commands = [], [], trainings(method, env, size)
+    for number, words in enumerate(commands):
+        place = folder / f"{method}_{number}"
+        took.append(train(words, place))
+        outcomes.append(outcome(place, members))
+    record = {"command": [" ".join(words) for words in commands], "members": members, **merged(outcomes)}
+    record |= {name: round(sum(one[name] for one in took), 1) for name in ("seconds", "cpu_seconds")}
+    return record
+
+
+def against(algorithm: str, setting: str, size: Size, folder: Path) -> dict[str, Any]:
+    """Populations of one setting, each by itself for its time."""
+    outcomes, took, compiling = [], [], []
+    commands = [peer_training(algorithm, setting, seed, size) for seed in range(size.peers)]
+    for seed, words in enumerate(commands):
+        place = folder / f"{algorithm}_{setting}_{seed}"
+        took.append(train(words, place))
+        compiling.append(json.loads((place / "provenance.json").read_text())["session"]["compile_seconds"])
+        outcomes.append(outcome(place, size.peer_population))
+    times = {name: [one[name] for one in took] for name in ("seconds", "cpu_seconds", "load")}
+    command = [" ".join(words) for words in commands]
+    return {"command": command, "members": size.peer_population, "compiling": compiling, **times, **merged(outcomes)}
+
+
+def at_level(record: dict[str, Any], level: float) -> str:
+    """Environment steps, all members together, after which half of the searches had evaluated so well."""
+    curve = np.median(np.maximum.accumulate(record["best"], axis=1), axis=0)
+    passed = np.flatnonzero(curve >= level)
+    return f"{record['steps'][passed[0]] * record['members'] / 1e6:.2f}M" if len(passed) else "never"
+
+
+def search_table(env: str, methods: dict[str, Any]) -> list[str]:
+    """What each method handed over, and how soon."""
+    goal = float(np.median(methods["tuned"]["absolute"])) if "tuned" in methods else np.nan
+    lines = [
+        f"### `{env}`\n",
+        "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
+        "| lr, median | ent_coef, median | tuned return first evaluated after | CPU time |",
+        f"|{'---|' * 8}",
+    ]
+    for name, record in methods.items():
+        values = sorted(record["absolute"])
+        chosen = {key: np.median([one[key] for one in record["hypers"]]) for key in RANGES if record["hypers"][0]}
+        each = record["steps"][-1]
+        shown = ", ".join(f"{value:.2f}" for value in values)
+        cells = [
+            f"`{name}`" if name in EVOLUTION else name,
+            f"{len(values)} x {record['members']} x {each / 1e3:.0f}k",
+            f"{record['members'] * each / 1e6:.2f}M",
+            f"**{np.median(values):.2f}** ({shown})",
+            *(f"{chosen[key]:.2g}" if chosen else f"{tuned(env)[key]:g}" for key in RANGES),
+            at_level(record, goal),
+            f"{record['cpu_seconds'] / 60:.1f} min",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """AgileRL's population and ours at the same environment steps."""
+    lines = [
+        "| algorithm | who | populations | steps of all members | return: median (all) | seconds | CPU seconds |",
+        f"|{'---|' * 7}",
+    ]
+    ratios = []
+    for algorithm, record in theirs.items():
+        last = [one["generations"][-1] for one in record["populations"]]
+        best = [max(row["return"] for row in one["generations"]) for one in record["populations"]]
+        shown = ", ".join(f"{one['return']:.2f}" for one in last)
+        cells = [
+            f"`{algorithm}`",
+            f"AgileRL {record['versions']['agilerl']}, its settings",
+            str(len(last)),
+            f"{last[0]['env_steps'] / 1e3:.0f}k",
+            f"{np.median([one['return'] for one in last]):.2f} ({shown}); best generation {max(best):.2f}",
+            f"{np.median([one['seconds'] for one in last]):.0f}",
+            f"{np.median([one['cpu_seconds'] for one in last]):.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+        for setting, one in ours.get(algorithm, {}).items():
+            shown = ", ".join(f"{value:.2f}" for value in sorted(one["absolute"]))
+            who = {"shipped": "shoal, the recipe that ships", "theirs": "shoal, AgileRL's first values"}[setting]
+            cells = [
+                f"`{algorithm}`",
+                who,
+                str(len(one["best"])),
+                f"{one['steps'][-1] * one['members'] / 1e3:.0f}k",
+                f"{np.median(one['absolute']):.2f} ({shown})",
+                *(f"{one[name][0]:.0f}, then {_shown(one[name][1:])}" for name in ("seconds", "cpu_seconds")),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+            parts = []
+            for name, what in (("seconds", "wall-clock time"), ("cpu_seconds", "CPU time")):
+                whole, first, later = np.median([row[name] for row in last]), one[name][0], np.median(one[name][1:])
+                parts.append(
+                    f"{whole / first:.1f} times the {what} of the first run and {whole / later:.1f} of later ones"
+                )
+            ratios.append(f"- `{algorithm}`, {who}: AgileRL takes {', '.join(parts)}.")
+    return [*lines, "", *ratios, ""]
+
+
+def _shown(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.0f}" for value in values)
+
+
+def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: dict[str, Any], out: Path) -> None:
+    """The best evaluation of a search against the environment steps of all its runs, and AgileRL's beside ours."""
+    panels = [*records, *(name for name in theirs if ours.get(name))]
+    figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 3.8), squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        axis.set_xlabel("environment steps of all members, millions")
+        if panel in records:
+            axis.set_title(f"IPPO, {panel}\nfrom lr / 30 and ent_coef x 10", fontsize=10)
+            axis.set_ylabel("best greedy evaluation of the runs")
+            for number, (name, record) in enumerate(records[panel].items()):
+                if name == "tuned":
+                    level = np.median(record["absolute"])
+                    axis.axhline(level, color="black", linestyle=":", label="tuned recipe, one run's end")
+                    continue
+                _draw(axis, np.array(record["steps"]) * record["members"], record["best"], name, f"C{number}")
+        else:
+            axis.set_title(f"{panel.upper()}, {PEER_TASK}\npopulations of 4", fontsize=10)
+            axis.set_ylabel("return of the fittest")
+            curves = [[row["return"] for row in one["generations"]] for one in theirs[panel]["populations"]]
+            steps = [row["env_steps"] for row in theirs[panel]["populations"][0]["generations"]]
+            _draw(axis, np.array(steps), curves, "AgileRL", "C0")
+            for number, (setting, record) in enumerate(ours[panel].items(), 1):
+                label = {"shipped": "shoal, shipped recipe", "theirs": "shoal, AgileRL's first values"}[setting]
+                _draw(axis, np.array(record["steps"]) * record["members"], record["best"], label, f"C{number}")
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(out, dpi=110)
+    plt.close(figure)
+
+
+def _draw(axis: Any, steps: np.ndarray, curves: Sequence[Sequence[float]], label: str, colour: str) -> None:
+    """The median as a line, all searches as a band."""
+    values = np.array(curves)
+    axis.plot(steps / 1e6, np.median(values, axis=0), color=colour, label=f"{label} ({len(values)})")
+    axis.fill_between(steps / 1e6, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
+def page(text: str, lines: Sequence[str]) -> str:
+    """``text`` with ``lines`` between the marks, which are appended if it has none."""
+    before, mark, rest = text.partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2] if mark else "\n"
+    before = before if mark or not before else before.rstrip() + "\n\n"
+    return before + "\n".join([MARKS[0], *lines, MARKS[1]]) + after
+
+
+def load(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def ordered(methods: dict[str, Any]) -> dict[str, Any]:
+    return {name: methods[name] for name in METHODS if name in methods}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = (*METHODS, *PEERS)
+    parser.add_argument("--only", default=",".join(names), help=f"of {', '.join(names)}; none for the page alone")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--folder", type=Path, default=Path("runs/evolution"))
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; records and page go to --folder too")
+    options = parser.parse_args()
+    size, folder = QUICK if options.quick else Size(), options.folder.absolute()
+    docs = folder / "docs" if options.quick else ROOT / "docs"
+    results = docs / "results"
+    for place in (results, docs / "images"):
+        place.mkdir(parents=True, exist_ok=True)
+    only = options.only.split(",")
+    for env, method in product(options.tasks.split(","), METHODS):
+        if method in only:
+            task = env.replace("/", ".")
+            record = searched(method, env, size, folder / task)
+            path = results / f"evolution_{task}.json"
+            path.write_text(json.dumps(ordered(load(results, path.name) | {method: record})) + "\n")
+    for algorithm, settings in PEERS.items():
+        for setting in settings if algorithm in only else ():
+            ours = load(results, "evolution_peer.json")
+            ours.setdefault(algorithm, {})[setting] = against(algorithm, setting, size, folder / "peer")
+            (results / "evolution_peer.json").write_text(json.dumps(ours) + "\n")
+    records = {env: load(results, f"evolution_{env.replace('/', '.')}.json") for env in TASKS}
+    records = {env: methods for env, methods in records.items() if methods}
+    theirs = {name: load(ROOT / "docs" / "results", f"agilerl_{name}.json") for name in PEERS}
+    theirs = {name: record for name, record in theirs.items() if record}
+    ours = load(results, "evolution_peer.json")
+    lines = [
+        "## Measured\n",
+        SEARCH_TEXT,
+        *(line for env, methods in records.items() for line in search_table(env, methods)),
+    ]
+    lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs), "![curves](images/evolution.png)"]
+    picture(records, ours, theirs, docs / "images" / "evolution.png")
+    path = docs / "evolution.md"
+    path.write_text(page(path.read_text() if path.exists() else "", lines))
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The evolution experiment's own arithmetic: equal budgets, who is handed over, and a page that keeps others' words."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("evolution_script", ROOT / "scripts" / "evolution.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look for their annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+def value(words: list[str], key: str) -> str:
+    (found,) = [word.partition("=")[2] for word in words if word.startswith(f"{key}=")]
+    return found
+
+
+def test_every_search_has_the_same_environment_steps_and_ranges(script):
+    size = script.Size()
+    assert [len(values) for values in script.grid(size.points).values()] == list(size.points)
+    assert np.prod(size.points) == size.population == 32
+    for env in script.TASKS:
+        lines = {method: script.trainings(method, env, size) for method in script.METHODS}
+        assert {value(words, "total_steps") for each in lines.values() for words in each} == {"98304"}
+        assert len(lines["random"]) == size.populations
+        assert len({value(words, "sweep.seed") for words in lines["random"]}) == size.populations
+        assert value(lines["random"][0], "sweep.num") == "32"
+        for method in script.EVOLUTION:
+            (words,) = lines[method]
+            assert (value(words, "population"), value(words, "seeds")) == ("32", "5")
+            assert value(words, "evolve.hypers.lr") == value(lines["random"][0], "sweep.lr")
+            for name, (low, high) in script.RANGES.items():
+                start = float(value(words, f"hypers.{name}"))
+                assert low <= start <= high
+                assert start / script.tuned(env)[name] == pytest.approx(script.BAD[name], rel=1e-3)
+                assert low <= script.tuned(env)[name] <= high  # the searches can find it
+                assert min(script.grid(size.points)[name]) == low and max(script.grid(size.points)[name]) == high
+
+
+def test_the_recipes_values_are_those_that_a_training_would_have(script):
+    assert script.tuned("mpe/simple_spread") == {"lr": 5e-3, "ent_coef": 0.02}
+    assert script.tuned("mpe/simple_speaker_listener") == {"lr": 6e-3, "ent_coef": 0.03}
+
+
+def test_the_peers_population_has_agilerls_steps_and_generations(script):
+    words = script.peer_training("matd3", "theirs", 0, script.Size())
+    assert float(value(words, "total_steps")) * int(value(words, "population")) == 8e5
+    assert int(value(words, "evolve.rounds")) == 20  # of 10,000 steps
+
+
+def folder_of(place: Path, evaluations: list[list[float]], absolute: list[float]) -> Path:
+    place.mkdir()
+    rows = [
+        {
+            "run": run,
+            "env_steps": 100 * (at + 1),
+            "lr": 10.0**-run,
+            "evaluation/episode_return": one,
+            "best_return": max(curve[: at + 1]),
+        }
+        for run, curve in enumerate(evaluations)
+        for at, one in enumerate(curve)
+    ]
+    pd.DataFrame(rows).to_csv(place / "metrics.csv", index=False)
+    runs = list(range(len(absolute)))
+    lines = [
+        {"env_steps": 100, "runs": runs, "metrics": {"episode_return": [[0.0]] * len(runs)}},
+        {"absolute": True, "runs": runs, "metrics": {"episode_return": [[one - 1, one + 1] for one in absolute]}},
+    ]
+    (place / "evaluations.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return place
+
+
+def test_a_search_hands_over_its_best_evaluated_run_by_its_fresh_episodes(script, tmp_path):
+    nan = float("nan")
+    evaluations = [[-5.0, -3.0], [nan, nan], [-4.0, -1.0], [-9.0, -8.0]]
+    place = folder_of(tmp_path / "run", evaluations, [-3.5, 0.0, -2.5, -7.0])
+    found = script.outcome(place, 2)
+    assert found["best"] == [[-5.0, -3.0], [-4.0, -1.0]]
+    assert found["absolute"] == [-3.5, -2.5]  # not the evaluations' own -3 and -1, nor the NaN run's 0
+    assert [one["lr"] for one in found["hypers"]] == [1.0, 0.01]
+    history = [{"run": run, "env_steps": 100 * (at + 1), "lr": 0.1 * at} for run in range(4) for at in range(2)]
+    pd.DataFrame(history).to_csv(place / "lineage.csv", index=False)
+    assert [one["lr"] for one in script.outcome(place, 2)["hypers"]] == [0.1, 0.1]  # those of that time
+    record = {**found, "members": 2}
+    assert script.at_level(record, -2.0) == "0.00M" and script.at_level(record, -1.5) == "never"  # the median's
+    both = script.merged([found, found])
+    assert len(both["best"]) == len(both["absolute"]) == 4 and both["steps"] == [100, 200]
+
+
+def test_the_page_keeps_what_others_wrote(script):
+    first = script.page("# Evolution\n\nText.\n", ["one"])
+    assert first.startswith("# Evolution\n\nText.\n\n") and "one" in first
+    second = script.page(first + "More.\n", ["two"])
+    assert "one" not in second and second.startswith("# Evolution\n\nText.\n") and second.endswith("\nMore.\n")
+    assert second.count(script.MARKS[0]) == 1
