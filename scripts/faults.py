@@ -226,16 +226,16 @@ def main() -> None:
     options = parser.parse_args()
     from importlib import metadata
 
-    found: dict[str, Any] = json.loads(RECORD.read_text()) if options.only and RECORD.exists() else {}
-    found |= {"platform": platform.platform(), "cores": os.cpu_count(), "jax": metadata.version("jax")}
     with tempfile.TemporaryDirectory() as place:
         for name in options.only or PROMISES:
             begun = time.monotonic()
-            found[name] = PROMISES[name](Path(place) / name, options.times)
-            found[name]["seconds"] = round(time.monotonic() - begun)
-            print(name, json.dumps(found[name]), flush=True)
+            found = PROMISES[name](Path(place) / name, options.times)
+            found |= {"seconds": round(time.monotonic() - begun), "jax": metadata.version("jax")}
+            print(name, json.dumps(found), flush=True)
+            record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+            record |= {"platform": platform.platform(), "cores": os.cpu_count(), name: found}
             RECORD.parent.mkdir(parents=True, exist_ok=True)
-            RECORD.write_text(json.dumps(found, indent=2) + "\n")
+            RECORD.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":
