@@ -44,7 +44,7 @@ SMALL = [
     "hypers.lr_end=1.0",  # nothing that depends on the length: a training can be cut in two
     "hypers.ent_coef_end=1.0",
 ]
-KILLED = [*SMALL, "total_steps=16384", "chunks=128", "seeds=4"]
+KILLED = [*SMALL, "total_steps=5120", "chunks=40", "seeds=4"]
 
 
 def begin(*words: str, devices: int = 1) -> subprocess.Popen:
@@ -130,11 +130,11 @@ def kill(place: Path, times: int) -> dict[str, Any]:
     draw, trials = random.Random(0), []
     for trial in range(times):
         folder = place / str(trial)
-        both, which = pair(folder, *KILLED, timeout=15), draw.randrange(2)
-        start, delay = time.monotonic(), draw.uniform(0.0, 1.0)
+        both, which = pair(folder, *KILLED, timeout=8), draw.randrange(2)
+        start, delay = time.monotonic(), draw.uniform(0.0, 3.0)
         while chunk_of(folder) < 1 and both[0].poll() is None and time.monotonic() - start < PATIENCE:
             time.sleep(0.01)
-        time.sleep(delay * 4.0)
+        time.sleep(delay)
         both[which].kill()
         tick = time.monotonic()
         end(both[1 - which])
