@@ -233,7 +233,7 @@ def main() -> None:
             found |= {"seconds": round(time.monotonic() - begun), "jax": metadata.version("jax")}
             print(name, json.dumps(found), flush=True)
             record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-            record |= {"platform": platform.platform(), "cores": os.cpu_count(), name: found}
+            record |= {"platform": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), name: found}
             RECORD.parent.mkdir(parents=True, exist_ok=True)
             RECORD.write_text(json.dumps(record, indent=2) + "\n")
 
