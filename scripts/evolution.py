@@ -95,7 +95,7 @@ class Size:
     episodes: int = 64
 
 
-QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, 1, 4)
+QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, 2, 4)
 
 
 def tuned(env: str) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """What many devices, several processes and kills do to a training: nothing. Each promise tried, and recorded.
 
     python scripts/faults.py                # all; docs/results/faults.json
-    python scripts/faults.py --only kill    # one of them again
+    python scripts/faults.py --only kill    # one of them; trials that were recorded before count
 
 Every trial is the command line in processes of its own. A training on one device, never stopped, says what is right.
 """
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ SMALL = [
     "hypers.lr_end=1.0",  # nothing that depends on the length: a training can be cut in two
     "hypers.ent_coef_end=1.0",
 ]
-KILLED = [*SMALL, "total_steps=16384", "chunks=128", "seeds=4"]
+KILLED = [*SMALL, "total_steps=5120", "chunks=40", "seeds=4"]
 
 
 def begin(*words: str, devices: int = 1) -> subprocess.Popen:
@@ -93,22 +93,22 @@ def chunk_of(folder: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def eight(place: Path, times: int) -> dict[str, Any]:
+def eight(place: Path, times: int, trials: list[Any]) -> Iterator[dict[str, Any]]:
     """64 runs on eight devices and on one."""
     for devices in (1, 8):
         end(begin(*SMALL, "seeds=64", f"run.dir={place / str(devices)}", devices=devices), 0)
-    return compare(place / "1", place / "8")
+    yield compare(place / "1", place / "8")
 
 
-def processes(place: Path, times: int) -> dict[str, Any]:
+def processes(place: Path, times: int, trials: list[Any]) -> Iterator[dict[str, Any]]:
     """64 runs by two processes and by one."""
     end(begin(*SMALL, "seeds=64", f"run.dir={place / 'one'}"), 0)
     for process in pair(place / "two", *SMALL, "seeds=64"):
         end(process, 0)
-    return compare(place / "one", place / "two")
+    yield compare(place / "one", place / "two")
 
 
-def moved(place: Path, times: int) -> dict[str, Any]:
+def moved(place: Path, times: int, trials: list[Any]) -> Iterator[dict[str, Any]]:
     """Half on eight devices and half on one, and the reverse; 9 runs, which eight devices must pad."""
     end(begin(*SMALL, "seeds=9", f"run.dir={place / 'whole'}"), 0)
     apart = {}
@@ -121,20 +121,20 @@ def moved(place: Path, times: int) -> dict[str, Any]:
             "rows": len(moved),
             "largest_difference": float(np.nanmax(np.abs(whole.to_numpy(float) - moved.to_numpy(float)))),
         }
-    return apart
+    yield apart
 
 
-def kill(place: Path, times: int) -> dict[str, Any]:
+def kill(place: Path, times: int, trials: list[Any]) -> Iterator[dict[str, Any]]:
     """One of two processes is killed at a random moment; both are started again. So often, each time a new training."""
     end(begin(*KILLED, f"run.dir={place / 'whole'}"), 0)
-    draw, trials = random.Random(0), []
-    for trial in range(times):
+    for trial in range(len(trials), times):
+        draw = random.Random(trial)
         folder = place / str(trial)
-        both, which = pair(folder, *KILLED, timeout=15), draw.randrange(2)
-        start, delay = time.monotonic(), draw.uniform(0.0, 1.0)
+        both, which = pair(folder, *KILLED, timeout=8), draw.randrange(2)
+        start, delay = time.monotonic(), draw.uniform(0.0, 3.0)
         while chunk_of(folder) < 1 and both[0].poll() is None and time.monotonic() - start < PATIENCE:
             time.sleep(0.01)
-        time.sleep(delay * 4.0)
+        time.sleep(delay)
         both[which].kill()
         tick = time.monotonic()
         end(both[1 - which])
@@ -153,15 +153,14 @@ def kill(place: Path, times: int) -> dict[str, Any]:
                 **compare(place / "whole", folder),
             }
         )
-        print(json.dumps(trials[-1]), flush=True)
-    return {"trials": trials, "equal": sum(trial["same_bytes"] for trial in trials), "of": times}
+        yield {"trials": trials, "equal": sum(trial["same_bytes"] for trial in trials), "of": len(trials)}
 
 
-def sigterm(place: Path, times: int) -> dict[str, Any]:
+def sigterm(place: Path, times: int, trials: list[Any]) -> Iterator[dict[str, Any]]:
     """SIGTERM at a random moment within a chunk: the seconds to a whole checkpoint, and that it is used."""
     words = [*SMALL, "seeds=8", "algo.num_envs=64", "algo.rollout_length=128", "total_steps=4194304", "chunks=64"]
-    draw, trials = random.Random(1), []
-    for trial in range(times):
+    for trial in range(len(trials), times):
+        draw = random.Random(trial)
         folder = place / str(trial)
         process = begin(*words, f"run.dir={folder}", "resume=auto")
         while chunk_of(folder) < 1 and process.poll() is None:
@@ -190,11 +189,10 @@ def sigterm(place: Path, times: int) -> dict[str, Any]:
                 "no_gap_in_the_records": whole,
             }
         )
-        print(json.dumps(trials[-1]), flush=True)
-    return {"trials": trials, "most_seconds_to_checkpoint": max(trial["seconds_to_checkpoint"] for trial in trials)}
+        yield {"trials": trials, "most_seconds_to_checkpoint": max(one["seconds_to_checkpoint"] for one in trials)}
 
 
-def shared(place: Path, times: int) -> dict[str, Any]:
+def shared(place: Path, times: int, trials: list[Any]) -> Iterator[dict[str, Any]]:
     """A single run of ``mpe/simple_spread`` on one core, and its environments shared by two: steps per second."""
     found = {}
     for num_envs in (16, 512):
@@ -204,10 +202,10 @@ def shared(place: Path, times: int) -> dict[str, Any]:
             end(begin(*words, f"run.dir={folder}", devices=2), 0)
             session = json.loads((folder / "provenance.json").read_text())["session"]
             found[folder.name] = session["steps_per_second"]
-    return found
+    yield found
 
 
-PROMISES: dict[str, Callable[[Path, int], dict[str, Any]]] = {
+PROMISES: dict[str, Callable[[Path, int, list[Any]], Iterator[dict[str, Any]]]] = {
     "eight": eight,
     "processes": processes,
     "moved": moved,
@@ -226,16 +224,15 @@ def main() -> None:
     options = parser.parse_args()
     from importlib import metadata
 
-    found: dict[str, Any] = json.loads(RECORD.read_text()) if options.only and RECORD.exists() else {}
-    found |= {"platform": platform.platform(), "cores": os.cpu_count(), "jax": metadata.version("jax")}
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         for name in options.only or PROMISES:
-            begun = time.monotonic()
-            found[name] = PROMISES[name](Path(place) / name, options.times)
-            found[name]["seconds"] = round(time.monotonic() - begun)
-            print(name, json.dumps(found[name]), flush=True)
-            RECORD.parent.mkdir(parents=True, exist_ok=True)
-            RECORD.write_text(json.dumps(found, indent=2) + "\n")
+            before = json.loads(RECORD.read_text()).get(name, {}) if options.only and RECORD.exists() else {}
+            for found in PROMISES[name](Path(place) / name, options.times, before.get("trials", [])):
+                found |= {"jax": metadata.version("jax"), "cores": os.cpu_count(), "machine": platform.machine()}
+                print(name, json.dumps(found), flush=True)
+                record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+                RECORD.write_text(json.dumps(record | {name: found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 Random play of the same environments three ways: a plain Python loop over one of them; the pool with one worker; the
 pool with a worker per core. The pool is called from a compiled scan with ``AutoReset``, as a training calls it.
+``--only sisl.pursuit_v5`` measures one environment and keeps the rows of the others.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ TASKS = (
     "butterfly.pistonball_v6",
     "mpe2.simple_spread_v3",
 )
+ROW = tuple(f"| `{task}`" for task in TASKS)
 HEAD = """| environment | agents | observation | plain loop | pool, 1 worker | pool, {cores} workers |
 |---|---|---|---|---|---|
 """
@@ -78,19 +80,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--num-envs", type=int, default=16)
+    parser.add_argument("--only", choices=TASKS, help="one environment; the other rows of the table stay")
     options = parser.parse_args()
     os.environ |= pool.QUIET
     cores = len(os.sched_getaffinity(0))
-    rows = []
-    for task in TASKS:
+    rows = {line.split("`")[1]: f"{line}\n" for line in PAGE.read_text().splitlines() if line.startswith(ROW)}
+    for task in [options.only] if options.only else TASKS:
         env = envs.make(f"pettingzoo/{task}")
         speeds = [plain(task, options.seconds)]
         num_envs = options.num_envs if env.obs_size < 10_000 else 2  # pictures: 66 MB a step otherwise
         speeds += [pooled(task, workers, num_envs, options.seconds) for workers in (1, cores)]
         seen = "x".join(map(str, env.obs_shape)) if env.obs_shape else str(env.obs_size)
-        rows.append(f"| `{task}` | {env.num_agents} | {seen} | " + " | ".join(f"{s:,.0f}" for s in speeds) + " |\n")
-        print(rows[-1], end="")
-    table = f"<!-- speed -->\n{HEAD.format(cores=cores)}{''.join(rows)}<!-- /speed -->"
+        rows[task] = f"| `{task}` | {env.num_agents} | {seen} | {' | '.join(f'{s:,.0f}' for s in speeds)} |\n"
+        print(rows[task], end="")
+    lines = "".join(rows[task] for task in TASKS if task in rows)
+    table = f"<!-- speed -->\n{HEAD.format(cores=cores)}{lines}<!-- /speed -->"
     PAGE.write_text(re.sub(r"<!-- speed -->.*<!-- /speed -->", table, PAGE.read_text(), flags=re.DOTALL))
 
 

@@ -16,7 +16,12 @@ import numpy as np
 import pytest
 
 import envs
+from baselines.ippo import ippo_rnn_smax as ippo_rnn
 from baselines.maddpg import maddpg_ff_mpe as maddpg
+from baselines.mappo import mappo_ff_vmas as mappo
+from baselines.mappo import mappo_rnn_smax as mappo_rnn
+from baselines.masac import masac_ff_vmas as masac
+from baselines.qmix import pqn_rnn_smax as pqn
 from baselines.qmix import qmix_rnn_mpe as qmix
 from envs import pool
 from envs.base import Continuous, Discrete, MultiDiscrete, UserError, select
@@ -312,6 +317,17 @@ def test_off_policy_files_train_on_it(train, module):
     words = [*ZOO, *sizes, "total_steps=24", "seeds=1", "chunks=1", f"env.kwargs.actions={kind}"]
     folder = train(*words, module=module, small=False)
     assert "nan" not in (folder / "evaluations.json").read_text().lower()
+
+
+@pytest.mark.parametrize("module", [ippo_rnn, mappo, mappo_rnn, pqn, masac])
+def test_the_other_files_fit(module):
+    """A state of the same shape after an update: scripts/support.py trains every file."""
+    algorithm = module.make(module.Config(num_envs=4, rollout_length=6), envs.make(NAME, horizon=6))
+    key, hypers = jax.random.PRNGKey(0), module.Hypers()
+    state = jax.eval_shape(algorithm.init, key, hypers)
+    new, metrics = jax.eval_shape(algorithm.update, state, hypers)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), new) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert "episode_return/scout" in metrics
 
 
 def test_workers_end_with_a_killed_parent():

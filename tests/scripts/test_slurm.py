@@ -113,6 +113,7 @@ while [[ "${words[0]}" == --* || "${words[0]}" == -* ]]; do
     if [[ "${words[0]}" == *=* || "${words[0]}" == --unbuffered ]]; then n=1; else n=2; fi
     words=("${words[@]:$n}")
 done
+until compgen -G "$(dirname "$out")/*_submitted.pkl" > /dev/null; do sleep 0.1; done  # a queue is never so quick
 exec "${words[@]}" > "$out"
 """
 
