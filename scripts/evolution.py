@@ -47,7 +47,7 @@ TASKS = ("mpe/simple_spread", "mpe/simple_speaker_listener")
 PEER_TASK = "mpe/simple_speaker_listener"
 BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
 RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
-EVOLUTION = {  # settings of each scheme that are not the shipped ones; PBT was added after the tournament's first result
+EVOLUTION = {  # not as it ships; PBT was added after the tournament's first result
     "tournament": (
         "evolve.size=4",
         "evolve.factors=[0.33,3.0]",
