@@ -3,7 +3,7 @@
     python scripts/evolution.py                             # what has not been trained yet, then records and page
     python scripts/evolution.py --only random,grid,tuned    # some of them; the page shows what is recorded
     python scripts/evolution.py --only none                 # nothing is trained: the page of the records
-    python scripts/evolution.py --quick --folder /tmp/quick # everything once at a size that means nothing, in a minute
+    python scripts/evolution.py --quick --folder quick      # the searches on one task at a size that means nothing
 
 *Search*: IPPO starts from a learning rate thirty times too low and an entropy weight ten times too high (``BAD``).
 Evolution may move both within ``RANGES``; grid and random search draw from the same ranges, with as many runs as a
@@ -47,7 +47,7 @@ TASKS = ("mpe/simple_spread", "mpe/simple_speaker_listener")
 PEER_TASK = "mpe/simple_speaker_listener"
 BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
 RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
-EVOLUTION = {  # settings of each scheme that are not the shipped ones; none of them was tuned
+EVOLUTION = {  # not as it ships; PBT was added after the tournament's first result
     "tournament": (
         "evolve.size=4",
         "evolve.factors=[0.33,3.0]",
@@ -371,8 +371,8 @@ def ordered(methods: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (*METHODS, *PEERS)
-    parser.add_argument("--only", default=",".join(names), help=f"of {', '.join(names)}; none for the page alone")
-    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--only", help=f"of {', '.join(names)}; none for the page alone; default: all")
+    parser.add_argument("--tasks", help=f"default: {','.join(TASKS)}")
     parser.add_argument("--folder", type=Path, default=Path("runs/evolution"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes; records and page go to --folder too")
     options = parser.parse_args()
@@ -381,8 +381,9 @@ def main() -> None:
     results = docs / "results"
     for place in (results, docs / "images"):
         place.mkdir(parents=True, exist_ok=True)
-    only = options.only.split(",")
-    for env, method in product(options.tasks.split(","), METHODS):
+    only = options.only.split(",") if options.only else METHODS if options.quick else names
+    tasks = options.tasks.split(",") if options.tasks else TASKS[:1] if options.quick else TASKS
+    for env, method in product(tasks, METHODS):
         if method in only:
             task = env.replace("/", ".")
             record = searched(method, env, size, folder / task)
