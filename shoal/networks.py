@@ -162,7 +162,7 @@ class LivingNorm(nn.Module):
     def __call__(self, x: chex.Array, living: chex.Array) -> chex.Array:
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-        count = living.sum()
+        count = jnp.maximum(living.sum(), 1)  # a layer that is off has none, and must not make NaN of its gradient
         mean = x.sum(axis=-1, keepdims=True) / count
         variance = jnp.maximum(jnp.square(x).sum(axis=-1, keepdims=True) / count - jnp.square(mean), 0.0)
         return jnp.where(living, (x - mean) * (jax.lax.rsqrt(variance + 1e-6) * scale) + bias, 0.0)
