@@ -494,7 +494,7 @@ def test_every_hyperparameter_changes_something():
     base = masac.Hypers(lr=0.02, critic_lr=0.02, alpha_lr=0.02, max_grad_norm=0.5)
     runs = [base] + [base.replace(**{name: 0.5 * getattr(base, name) + 0.007}) for name in names]
     hypers = jax.tree.map(lambda *x: jnp.array(x), *runs)
-    config = config_of(replay="prioritised")
+    config = config_of(replay="prioritised", elastic_batches=True)
 
     def learnt(h):
         start = lambda params: wavy(params) | {"log_alpha": params["log_alpha"]}  # noqa: E731

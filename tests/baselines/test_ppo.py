@@ -515,7 +515,7 @@ SEEN_BELOW = ("actor", "critic", "critic_input", "continuous_policy")
 @each
 def test_no_option_is_forgotten(name):
     options = {field.name for field in dataclasses.fields(MODULES[name].Config)}
-    assert options <= {*OPTIONS, "continuous_policy"}
+    assert options <= {*OPTIONS, "continuous_policy", "elastic_batches"}  # the last in tests/shoal/test_shares.py
     assert options >= {*OPTIONS} - {"chunk_length", "critic_input", "share_torso"}
 
 
@@ -569,7 +569,7 @@ def test_every_hyperparameter_does_something(name):
     changed = {"lr_end": 1.0, "ent_coef_end": 0.0, "max_grad_norm": 0.01, "clip_eps": 1e-3}
     runs = [hypers, *(hypers.replace(**{f: changed.get(f, getattr(hypers, f) / 2)}) for f in fields)]
     together = jax.tree.map(lambda *numbers: jnp.array(numbers, jnp.float32), *runs)
-    config = config_of(name, huber=True)
+    config = config_of(name, huber=True, elastic_batches=True)
     params = jax.jit(jax.vmap(lambda h: train(name, config, toy(), h, updates=3)[0].params))(together)
     assert finite(params)
     for run, field in enumerate(fields, start=1):
