@@ -40,7 +40,8 @@ def influence(name: str, obs_of_dead: float = 1.0, **changes) -> tuple[np.ndarra
     @jax.jit
     def values(obs, state):
         x = View(obs[None], state[None], ALIVE[None, None], np.zeros((1, 1), bool))
-        return value(setup, params, {"actor": None, "critic": None}, x, memory)[1][0, 0]
+        stats = {"actor": None, "critic": None} if name in CENTRAL else None
+        return value(setup, params, stats, x, memory)[1][0, 0]
 
     by_obs, by_state = jax.jit(jax.jacrev(values, (0, 1)))(obs, state)
     assert np.isfinite(by_obs).all() and np.isfinite(by_state).all()

@@ -105,7 +105,9 @@ def test_a_masked_network_equals_a_plain_one(memory, layer_norm, seeds):
         value, grads = value_and_grad(params)
         expected, expected_grads = jax.jit(jax.value_and_grad(partial(loss, module=plain, inputs=inputs)))(small)
         close(value, expected)
-        jax.tree.map(close, elastic.cut(masks_of(params, grads)), expected_grads)
+        # A norm over two units has a gradient that is almost nothing but rounding.
+        near = partial(close, atol=3e-4 if layer_norm else 1e-5)
+        jax.tree.map(near, elastic.cut(masks_of(params, grads)), expected_grads)
         for path, grad in jax.tree_util.tree_leaves_with_path(grads):
             assert not elastic.is_architecture(path) or not np.any(grad)
         jax.tree.map(np.testing.assert_array_equal, grads, masks_of(grads, poisoned(masks_of(params, grads), 0.0)))

@@ -71,7 +71,8 @@ def test_every_field_does_something_where_it_says_so_and_nothing_elsewhere(field
 
 
 def test_no_field_and_no_network_is_forgotten():
-    assert {field.name for field in dataclasses.fields(Model)} == {*FIELDS, "network"}
+    masks = {"elastic", "max_width", "max_depth", "mutable_activation"}  # tests/shoal/test_elastic.py
+    assert {field.name for field in dataclasses.fields(Model)} == {*FIELDS, *masks, "network"}
     assert {*models._names()} == {*BASES}
     outputs = [apply(model, rows()) for model in BASES.values()]
     for i, one in enumerate(outputs):
