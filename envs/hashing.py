@@ -1,8 +1,8 @@
 """Random numbers that are cheap to compile: for keys, first weights and shuffles, not for acting or environments.
 
-JAX's own generator costs a CPU program some ten kernels at every use, and flax uses it twice for every parameter: with
-it first weights were two thirds of what the start of a training took to compile. A hash of key and counter is one
-expression, which melts into what reads it. What is drawn from a key of :func:`split` comes from JAX's own generator.
+JAX's own generator costs a CPU program many small kernels at every use, and flax uses it twice for every parameter:
+first weights were most of what the start of a training took to compile. A hash of key and counter is one expression,
+which melts into what reads it. What is drawn from a key of :func:`split` comes from JAX's own generator.
 """
 
 from __future__ import annotations

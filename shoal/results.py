@@ -327,21 +327,27 @@ def read_json(path: Path) -> list[tuple[str, str, str, Run]]:
         tree = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise Unreadable(f"no JSON that can be read ({str(error).splitlines()[0]})") from error
-    found = []
     try:
-        for environment, tasks in tree.items():
-            for task, algorithms in tasks.items():
-                for algorithm, runs in algorithms.items():
-                    for seed, (name, record) in enumerate(runs.items()):
-                        digits = name.rpartition("_")[2]
-                        run = _run(int(digits) if digits.isdecimal() else seed, record)
-                        if run.steps:
-                            found.append((str(environment), str(task), str(algorithm), run))
+        cells = [
+            (environment, task, algorithm, runs)
+            for environment, tasks in tree.items()
+            for task, algorithms in tasks.items()
+            for algorithm, runs in algorithms.items()
+        ]
+        read = [(str(env), str(task), str(name), run) for env, task, name, runs in cells for run in _runs(runs)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Foreign("not in marl-eval's layout (environment, task, algorithm, seed, step)") from error
+    found = [entry for entry in read if entry[-1].steps]
     if not found:
         raise Foreign("no evaluation in it")
     return found
+
+
+def _runs(runs: Mapping[str, Any]) -> list[Run]:
+    """The runs of one algorithm on one task; a name that ends in a number has its seed."""
+    digits = [name.rpartition("_")[2] for name in runs]
+    seeds = [int(last) if last.isdecimal() else place for place, last in enumerate(digits)]
+    return [_run(seed, record) for seed, record in zip(seeds, runs.values(), strict=True)]
 
 
 def _run(seed: int, record: Mapping[str, Any]) -> Run:

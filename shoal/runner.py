@@ -678,19 +678,10 @@ def train_batch(
         speed.seconds += seconds
         if seconds > LONG and chunk == done + 1:
             display.line(f"a chunk takes {seconds:.0f} s, the most that a kill can cost; chunks=<more> cuts it smaller")
-        for number, (metrics, episodes, shown) in enumerate(rounds_of(plan, told, state), 1):
-            env_steps = (chunk - 1) * plan.steps_per_chunk + number * plan.steps_per_round
-            rows, evaluation = chunk_records(plan, batch, env_steps, metrics, episodes, shown)
-            if isinstance(shown, generations.Round):
-                assert plan.rules is not None
-                generation = (chunk - 1) * plan.rounds_per_chunk + number - 1
-                if hosts.leads():
-                    records.append_lineage(lineage.rows(shown, runs, plan.rules, generation, env_steps))
-                hooks.hypers |= {name: values[: len(runs)] for name, values in shown.hypers.items()}
-            else:
-                rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
-            if hosts.leads():
-                records.append(rows, evaluation)
+        first = (chunk - 1) * plan.rounds_per_chunk
+        for number, (metrics, episodes, shown) in enumerate(rounds_of(plan, told, state), first):
+            env_steps = (number + 1) * plan.steps_per_round
+            rows, evaluation = write_round(plan, batch, number, metrics, episodes, shown, records, hooks)
             logger.log(rows, env_steps)
             diverged = hosts.fetch(shown.diverged)
             newly, known_diverged = diverged[: len(runs)] & ~known_diverged[: len(runs)], diverged
@@ -730,6 +721,24 @@ def rounds_of(plan: Plan, told: list[Any], state: Any) -> list[tuple[Table, Metr
     (rounds,) = hosts.fetch(told)
     singles = [jax.tree.map(lambda x: x[number], rounds) for number in range(plan.rounds_per_chunk)]  # noqa: B023
     return [(one.metrics, one.episodes, one) for one in singles]
+
+
+def write_round(
+    plan: Plan, batch: int, number: int, metrics: Table, episodes: Metrics, shown: Any, records: Records, hooks: Hooks
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows and the evaluation of a round (a chunk, without evolution), after they have been written."""
+    runs, env_steps = plan.batch_runs(batch), (number + 1) * plan.steps_per_round
+    rows, evaluation = chunk_records(plan, batch, env_steps, metrics, episodes, shown)
+    if isinstance(shown, generations.Round):
+        assert plan.rules is not None
+        hooks.hypers |= {name: values[: len(runs)] for name, values in shown.hypers.items()}
+        if hosts.leads():
+            records.append_lineage(lineage.rows(shown, runs, plan.rules, number, env_steps))
+    else:
+        rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
+    if hosts.leads():
+        records.append(rows, evaluation)
+    return rows, evaluation
 
 
 def checkpoint_folder(folder: Path, batch: int) -> Path:

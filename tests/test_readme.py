@@ -14,7 +14,9 @@ from tests.conftest import ROOT, SMALL
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line for line in BLOCKS[0].splitlines() if line.startswith("python")]
+LINES = [line for block in BLOCKS if "baselines/" in block for line in block.splitlines()]
+# Copies are edited below, and SLURM is stood in for in tests/scripts/test_slurm.py.
+COMMANDS = [line for line in LINES if line.startswith("python") and "my_idea" not in line and "slurm" not in line]
 SMALLER = [word for word in SMALL if not word.startswith(("total_steps", "seeds", "algo.num_envs"))]
 
 OFF_POLICY = ["chunks=2", "algo.learning_starts=0", "algo.batch_size=4", "algo.q.hidden=8", "evaluation.episodes=2"]
@@ -23,7 +25,7 @@ OFF_POLICY = ["chunks=2", "algo.learning_starts=0", "algo.batch_size=4", "algo.q
 def small(command: str) -> list[str]:
     """The command's own words, with sizes cut down where it does not set them itself, and where it does."""
     words = shlex.split(command, comments=True)[1:]
-    sizes = {"total_steps": "256", "seeds": "2", "algo.num_envs": "4", "sweep.num": "3"}
+    sizes = {"total_steps": "256", "seeds": "2", "algo.num_envs": "4", "sweep.num": "3", "population": "4"}
     given = {word.split("=")[0]: word for word in words}
     kept = []
     for word in words:
@@ -37,8 +39,8 @@ def small(command: str) -> list[str]:
     if "resume" in given:
         return kept
     named = 3 if words[0] == "-m" else 1  # `-m baselines <algorithm>`, or a file
-    smaller = OFF_POLICY if named == 3 else SMALLER
-    defaults = [f"{n}={v}" for n, v in sizes.items() if n not in given and n != "sweep.num"]
+    smaller = OFF_POLICY if named == 3 or "maddpg" in words[0] else SMALLER
+    defaults = [f"{n}={v}" for n, v in sizes.items() if n not in given and n not in ("sweep.num", "population")]
     return [*kept[:named], *smaller, *defaults, *kept[named:]]
 
 

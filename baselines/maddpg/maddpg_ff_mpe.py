@@ -432,6 +432,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     noise = distributions.noise(target_key, space, (config.gradient_steps, config.batch_size))
     actor_noise = distributions.noise(actor_key, space, (rounds, config.batch_size))
     seen, after = (setup.normalised(state.obs_stats, x) for x in (samples.items.seen, samples.items.next))
+    # Every row and every step, unless elastic_batches.
     part = shares.off_policy(config, hypers, state.updates, steps=rounds)
     seen = seen.replace(alive=part.alive(seen.alive))
     batches = (samples.items.replace(seen=seen, next=after), part.weight(samples.weight), noise)

@@ -326,6 +326,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     ent_coef = hypers.ent_coef * (1.0 + progress * (hypers.ent_coef_end - 1.0))
     optimise = optimiser(hypers, lr)
     size = config.num_envs * config.rollout_length
+    # Every row and every step, unless elastic_batches.
     part = shares.on_policy(config, hypers, rows=size // config.minibatches)
 
     def gradient_step(carry, index):

@@ -374,6 +374,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     lr = hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0))
     ent_coef = hypers.ent_coef * (1.0 + progress * (hypers.ent_coef_end - 1.0))
     optimise = optimiser(hypers, lr)
+    # Every row and every step, unless elastic_batches.
     part = shares.on_policy(config, hypers, rows=setup.num_sequences // config.minibatches)
 
     def gradient_step(carry, index):

@@ -359,6 +359,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     # All batches in one go: a gather costs by the call.
     samples = jax.vmap(lambda k: setup.replay.sample(state.buffer, k, hypers.priority_beta))(jnp.stack(keys))
 
+    # Every row and every step, unless elastic_batches.
     part = shares.off_policy(config, hypers, state.updates, steps=config.gradient_steps)
 
     def gradient_step(carry, inputs):

@@ -281,6 +281,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     config = setup.config
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     optimise = optimiser(hypers, hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0)))
+    # Every row and every step, unless elastic_batches.
     part = shares.on_policy(config, hypers, rows=setup.num_sequences // config.minibatches)
 
     def gradient_step(carry, index):

@@ -326,6 +326,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     config = setup.config
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     optimise = optimiser(hypers, hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0)))
+    # Every row and every step, unless elastic_batches.
     part = shares.off_policy(config, hypers, state.updates, steps=config.gradient_steps)
 
     def gradient_step(carry, key):
