@@ -25,23 +25,43 @@ LOG_STD_RANGE = (-5.0, 2.0)
 KINDS = ("tanh_normal", "clipped_normal")
 
 
-class Categorical(distrax.Categorical):
-    """A categorical over the legal actions."""
+class Categorical:
+    """A categorical over the legal actions.
+
+    Choosing needs no probabilities; where these are asked for, the choices lead: XLA's CPU code for ``[N, ..., A]`` is
+    vectorised over the rows, that for a short last axis is not.
+    """
 
     def __init__(self, logits: chex.Array, mask: chex.Array):
-        super().__init__(logits=_legal(logits, mask))
+        self.scores = _legal(logits, mask)  # [..., N], not normalised
 
     def sample_from(self, noise: chex.Array) -> chex.Array:
         """The Gumbel-max trick: ``noise`` is standard Gumbel, ``[..., N]``."""
-        return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
+        return jnp.argmax(self.scores + noise, axis=-1).astype(jnp.int32)
+
+    def mode(self) -> chex.Array:
+        return jnp.argmax(self.scores, axis=-1).astype(jnp.int32)
+
+    @property
+    def log_probs(self) -> chex.Array:
+        """``[N, ...]``."""
+        return jax.nn.log_softmax(jnp.moveaxis(self.scores, -1, 0), axis=0)
+
+    @property
+    def logits(self) -> chex.Array:
+        """The same as ``[..., N]``."""
+        return jax.nn.log_softmax(self.scores)
 
     def log_prob(self, value: chex.Array) -> chex.Array:
-        # A comparison with arange fuses into the reduction; a gather along the last axis does not.
-        chosen = value[..., None] == jnp.arange(self.num_categories)
-        return jnp.where(chosen, self.logits, 0.0).sum(-1)
+        # A comparison with the number of each choice fuses into the reduction; a gather does not.
+        log_probs = self.log_probs
+        log_probs = jnp.expand_dims(log_probs, range(1, 2 + value.ndim - log_probs.ndim))  # several values of each
+        number = jnp.arange(len(log_probs)).reshape(-1, *[1] * value.ndim)
+        return jnp.where(value == number, log_probs, 0.0).sum(0)
 
     def entropy(self) -> chex.Array:
-        return -(jnp.exp(self.logits) * self.logits).sum(-1)
+        log_probs = self.log_probs
+        return -(jnp.exp(log_probs) * log_probs).sum(0)
 
 
 class MultiCategorical:
