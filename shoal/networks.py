@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -80,20 +81,56 @@ def _matmul_backward(residuals, grad):
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
+LARGE = 1_000_000  # entries: several of these no longer fit into the cache
+
+
+def features_lead(rows: int, features: int) -> bool:
+    """Whether a CPU should lay out so many rows as ``[F, B]``: transposing them for a gradient would cost too much."""
+    return rows * features >= LARGE and jax.default_backend() == "cpu"
+
+
+@jax.custom_vjp
+def matmul_columns(kernel: chex.Array, x: chex.Array) -> chex.Array:
+    """``kernel [I, O]`` and columns ``x [I, B]`` to ``[O, B]``.
+
+    No product transposes a large operand: the kernel's gradient contracts the last axis of both of its own, for which
+    XLA's CPU backend has a fast kernel.
+    """
+    return jax.lax.optimization_barrier(kernel.T) @ x
+
+
+def _columns_forward(kernel, x):
+    return matmul_columns(kernel, x), (kernel, x)
+
+
+def _columns_backward(residuals, grad):
+    kernel, x = residuals
+    return jax.lax.dot_general(x, grad, (((1,), (1,)), ((), ()))), kernel @ grad
+
+
+matmul_columns.defvjp(_columns_forward, _columns_backward)
+
 
 class Dense(nn.Module):
-    """``x @ kernel + bias`` on the last axis."""
+    """``x @ kernel + bias`` on the last axis; of ``columns [I, B]`` on the first."""
 
     features: int
     scale: float = np.sqrt(2.0)
     kernel_init: Callable[..., chex.Array] | None = None  # instead of an orthogonal kernel of this scale
 
     @nn.compact
-    def __call__(self, x: chex.Array) -> chex.Array:
-        kernel = self.param("kernel", self.kernel_init or orthogonal(self.scale), (x.shape[-1], self.features))
+    def __call__(self, x: chex.Array, columns: bool = False) -> chex.Array:
+        size = x.shape[0 if columns else -1]
+        kernel = self.param("kernel", self.kernel_init or orthogonal(self.scale), (size, self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        flat = matmul(x.reshape(-1, x.shape[-1]), kernel)
-        return flat.reshape(*x.shape[:-1], self.features) + bias
+        if columns:
+            return matmul_columns(kernel, x) + bias[:, None]
+        flat = x.reshape(-1, size)
+        if features_lead(*flat.shape):  # an MLP before it has left them so: two transposes that XLA drops
+            flat = (matmul_columns(kernel, flat.T) + bias[:, None]).T
+        else:
+            flat = matmul(flat, kernel) + bias
+        return flat.reshape(*x.shape[:-1], self.features)
 
 
 class Elastic(NamedTuple):
@@ -119,11 +156,16 @@ class MLP(nn.Module):
     def __call__(self, x: chex.Array) -> chex.Array:
         if self.elastic is not None:
             return self._masked(x, self.elastic)
+        rows, activate = math.prod(x.shape[:-1]), ACTIVATIONS[self.activation]
+        if not self.widths or self.layer_norm or not features_lead(rows, self.widths[-1]):
+            for width in self.widths:
+                x = Dense(width)(x)
+                x = activate(nn.LayerNorm()(x) if self.layer_norm else x)
+            return x
+        y = jax.lax.optimization_barrier(x.reshape(rows, -1).T)  # [F, B]
         for width in self.widths:
-            x = Dense(width)(x)
-            x = nn.LayerNorm()(x) if self.layer_norm else x
-            x = ACTIVATIONS[self.activation](x)
-        return x
+            y = activate(Dense(width)(y, columns=True))
+        return y.T.reshape(*x.shape[:-1], -1)
 
     def _masked(self, x: chex.Array, largest: Elastic) -> chex.Array:
         """The same by ``L`` layers of ``W`` units of which some live; the others are zero and pass no gradient."""

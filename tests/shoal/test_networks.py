@@ -49,6 +49,34 @@ def test_matmul_gradient_is_the_plain_one(rows, columns):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, plain)
 
 
+class Torso(nn.Module):
+    """An MLP and a head behind it, as the algorithm files have them."""
+
+    @nn.compact
+    def __call__(self, x):
+        return networks.Dense(3, name="head")(networks.MLP((6, 5))(x))
+
+
+@pytest.mark.parametrize("policies", [1, 3])
+def test_large_batches_with_their_features_first_give_the_same(monkeypatch, policies):
+    x, alike = jax.random.normal(jax.random.PRNGKey(0), (4, 3, 7)), np.arange(3) % policies
+    params = networks.init_policies(Torso(), jax.random.PRNGKey(1), policies, x)
+
+    def loss(params, x):
+        out = networks.apply_policies(Torso(), params, alike, x)
+        return jnp.sin(out).sum(), out
+
+    def found(large: int):
+        monkeypatch.setattr(networks, "LARGE", large)
+        program = jax.jit(jax.grad(loss, (0, 1), has_aux=True)).lower(params, x)
+        return program.as_text(), program.compile()(params, x)
+
+    plain_text, plain = found(networks.LARGE)
+    text, ours = found(0)
+    assert text != plain_text
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, plain)
+
+
 def test_cnn_reads_the_image_and_what_stands_behind_it():
     module = networks.CNN(shape=(4, 4, 2), channels=(3,), widths=(6,))
     x = jax.random.normal(jax.random.PRNGKey(0), (5, 2, 4 * 4 * 2 + 3))
