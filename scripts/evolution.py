@@ -340,8 +340,11 @@ def _shown(values: Sequence[float]) -> str:
 def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: dict[str, Any], out: Path) -> None:
     """The best evaluation of a search against the environment steps of all its runs, and AgileRL's beside ours."""
     panels = [*records, *(name for name in theirs if ours.get(name))]
-    figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 3.8), squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
+    rows = (len(panels) + 1) // 2
+    figure, axes = plt.subplots(rows, 2, figsize=(10, 3.8 * rows), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, panel in zip(axes.flat, panels, strict=False):
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
             axis.set_title(f"IPPO, {panel}\nfrom lr / 30 and ent_coef x 10", fontsize=10)
