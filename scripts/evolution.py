@@ -8,12 +8,15 @@
 *Search*: IPPO starts from a learning rate thirty times too low and an entropy weight ten times too high (``BAD``).
 Evolution may move both within ``RANGES``; grid and random search draw from the same ranges, with as many runs as a
 population has members, and each run is as long as a member's life: the same environment steps. ``tuned`` is the recipe
-that ships, cut to that length. A search hands over the policy with the best greedy evaluation; what counts is that
-policy's return in fresh greedy episodes (the absolute metric). Five populations, five random searches, one grid.
+that ships, cut to that length. All runs of a search have first weights and luck of their own
+(``sweep.paired=false``) and are evaluated on the same episodes. A search hands over the policy with the best greedy
+evaluation; what counts is that policy's return in fresh greedy episodes (the absolute metric). Five populations, five
+random searches, one grid.
 
 *Peer*: populations of four on simple_speaker_listener at as many environment steps, all members together, as AgileRL's
 record has (docs/results/agilerl_*.json, by scripts/reference_agilerl.py): from the recipe that ships and from AgileRL's
-own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included.
+own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included,
+without those in which all processes were stopped for more than two.
 
 Records are docs/results/evolution_*.json, from which the part of docs/evolution.md between two marks and
 docs/images/evolution.png are made. Returns are per agent, undiscounted.
@@ -27,6 +30,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +51,7 @@ TASKS = ("mpe/simple_spread", "mpe/simple_speaker_listener")
 PEER_TASK = "mpe/simple_speaker_listener"
 BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
 RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
-EVOLUTION = {  # not as it ships; PBT was added after the tournament's first result
+EVOLUTION = {  # settings beside the defaults
     "tournament": (
         "evolve.size=4",
         "evolve.factors=[0.33,3.0]",
@@ -58,14 +62,33 @@ EVOLUTION = {  # not as it ships; PBT was added after the tournament's first res
     "pbt": (),  # all members but the first begin with draws from the ranges
 }
 METHODS = ("tuned", "grid", "random", *EVOLUTION)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the experiment is."""
+
+    population: int = 32
+    populations: int = 5
+    steps: float = 196_608  # of a member: 96 updates
+    rounds: int = 16
+    seeds: int = 10  # of the tuned recipe
+    points: tuple[int, int] = (8, 4)  # of the grid, per range
+    peer_steps: float = 8e5  # of all members together
+    peer_population: int = 4
+    peers: int = 3  # populations, one after the other
+    episodes: int = 256
+
+
 SEARCH_TEXT = f"""\
 Written by `python scripts/evolution.py`, whose docstring says how. IPPO starts from the recipe's learning rate / 30
 and its entropy weight x 10; ranges are lr {RANGES["lr"][0]:g} .. {RANGES["lr"][1]:g} and ent_coef
 {RANGES["ent_coef"][0]:g} .. {RANGES["ent_coef"][1]:g}, both logarithmic, for every search. In `tournament` all
 members begin with the bad values, in `pbt` all but one with draws from the ranges, as it ships. A search hands over
-its best evaluated policy; *handed over* is what that policy returns in 640 fresh greedy episodes, *first evaluated*
-when the median search's best evaluation (64 episodes, the best of all runs, so too good) passed the tuned recipe's
-median. `tuned` is single runs of the shipped recipe, cut to the same length. Returns are per agent.
+its best evaluated policy; *handed over* is what that policy returns in {10 * Size.episodes} fresh greedy episodes,
+*first evaluated* when the median search's best evaluation ({Size.episodes} episodes, the best of all runs, so too good)
+passed the tuned recipe's median. `tuned` is single runs of the shipped recipe, cut to the same length. All runs of a
+search have first weights and luck of their own and are evaluated on the same episodes. Returns are per agent.
 """
 PEER_TEXT = """\
 `simple_speaker_listener` with continuous actions, populations of 4, generations of 10,000 environment steps of each
@@ -77,24 +100,6 @@ the whole command, first with an empty compilation cache, then with a filled one
 cores, so that wall-clock seconds are too long and CPU seconds are the fairer measure.
 """
 MARKS = ("<!-- written by scripts/evolution.py: from here -->", "<!-- to here -->")
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large the experiment is."""
-
-    population: int = 32
-    populations: int = 5
-    steps: float = 98_304  # of a member
-    rounds: int = 16
-    seeds: int = 10  # of the tuned recipe
-    points: tuple[int, int] = (8, 4)  # of the grid, per range
-    peer_steps: float = 8e5  # of all members together
-    peer_population: int = 4
-    peers: int = 3  # populations, one after the other
-    episodes: int = 64
-
-
 QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, 2, 4)
 
 
@@ -124,16 +129,17 @@ def trainings(method: str, env: str, size: Size) -> list[list[str]]:
     plain = [*common, f"chunks={size.rounds}"]
     if method == "tuned":
         return [[*plain, f"seeds={size.seeds}"]]
+    own = ["sweep.paired=false"]  # first weights and luck, as members have
     if method == "grid":
         points = [f"sweep.{name}=[{','.join(f'{v:g}' for v in values)}]" for name, values in grid(size.points).items()]
-        return [[*plain, "seeds=1", *points]]
+        return [[*plain, "seeds=1", *own, *points]]
     if method == "random":
         draws = ["sweep.mode=random", f"sweep.num={size.population}", *(f"sweep.{n}={interval(n)}" for n in RANGES)]
-        return [[*plain, "seeds=1", f"seed={i}", f"sweep.seed={i}", *draws] for i in range(size.populations)]
+        return [[*plain, "seeds=1", f"seed={i}", f"sweep.seed={i}", *own, *draws] for i in range(size.populations)]
     bad = [f"hypers.{name}={value * BAD[name]:.4g}" for name, value in tuned(env).items()]
     ranges = [f"evolve.hypers.{name}={interval(name)}" for name in RANGES]
-    own = [f"population={size.population}", f"seeds={size.populations}", f"evolve.rounds={size.rounds}"]
-    return [[*common, f"evolve={method}", *own, *bad, *ranges, *EVOLUTION[method]]]
+    count = [f"population={size.population}", f"seeds={size.populations}", f"evolve.rounds={size.rounds}"]
+    return [[*common, f"evolve={method}", *count, *bad, *ranges, *EVOLUTION[method]]]
 
 
 # As AgileRL's demonstrations have it: a gradient step per 100 environment steps, batch, noise and first values.
@@ -162,15 +168,33 @@ def peer_training(algorithm: str, setting: str, seed: int, size: Size) -> list[s
     return [algorithm, f"env={PEER_TASK}", *words]
 
 
+class Stops(threading.Thread):
+    """How long this process was stopped, and its trainings with it, as far as longer than two seconds at a time."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seconds, self.ended = 0.0, threading.Event()
+
+    def run(self) -> None:
+        before = time.perf_counter()
+        while not self.ended.wait(0.2):
+            now = time.perf_counter()
+            self.seconds += now - before if now - before > 2 else 0.0
+            before = now
+
+
 def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
     """Run a training unless it has ended; what it took."""
     done = folder / "took.json"
     if not done.exists():
-        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        before, begin, stops = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), Stops()
+        stops.start()
         subprocess.run([sys.executable, "-m", "baselines", *words, f"run.dir={folder}"], check=True, cwd=ROOT)
+        stops.ended.set()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        facts = {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu, "load": os.getloadavg()[1]}
+        seconds = time.perf_counter() - begin - stops.seconds
+        facts = {"seconds": seconds, "cpu_seconds": cpu, "load": os.getloadavg()[1]}
         done.write_text(json.dumps({name: round(value, 1) for name, value in facts.items()}))
     return json.loads(done.read_text())
 
@@ -316,8 +340,11 @@ def _shown(values: Sequence[float]) -> str:
 def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: dict[str, Any], out: Path) -> None:
     """The best evaluation of a search against the environment steps of all its runs, and AgileRL's beside ours."""
     panels = [*records, *(name for name in theirs if ours.get(name))]
-    figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 3.8), squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
+    rows = (len(panels) + 1) // 2
+    figure, axes = plt.subplots(rows, 2, figsize=(10, 3.8 * rows), squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    for axis, panel in zip(axes.flat, panels, strict=False):
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
             axis.set_title(f"IPPO, {panel}\nfrom lr / 30 and ent_coef x 10", fontsize=10)

@@ -156,15 +156,15 @@ class Settings:
 
 
 SWEEP_MODES = ("grid", "zip", "random")
-SWEEP_FIELDS = ("mode", "num", "seed")
 
 
 def sweep_schema(hypers_type: type) -> type:
-    """``sweep.mode``, ``sweep.num``, ``sweep.seed`` and one open field per hyperparameter."""
+    """How points are made (``records.SWEEP_FIELDS``), and one open field per hyperparameter."""
     own: list[tuple[str, Any, Any]] = [
         ("mode", str, setting("grid", choices=SWEEP_MODES)),
         ("num", int, setting(10, low=1)),
         ("seed", int, setting(0, low=0)),
+        ("paired", bool, setting(True)),  # a seed has the same first weights and luck at every point; false: its own
     ]
     names = [(f.name, Any, dataclasses.field(default=None)) for f in dataclasses.fields(hypers_type)]
     return dataclasses.make_dataclass("Sweep", own + names)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 METRICS, EVALUATIONS, LINEAGE = "metrics.csv", "evaluations.jsonl", "lineage.csv"
+SWEEP_FIELDS = ("mode", "num", "seed", "paired")  # of `sweep` in config.yaml; all others are hyperparameters
 
 
 def figure(value: Any) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from shoal.lineage import best_of_populations, members_of
-from shoal.records import EVALUATIONS, METRICS
+from shoal.records import EVALUATIONS, METRICS, SWEEP_FIELDS
 
 RETURN = "episode_return"
 MARK = '<meta name="generator" content="shoal report">'  # in a page of ours: the JSON beside it is its copy of the data
@@ -307,7 +307,7 @@ def _entries(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
 def _sweep(config: Mapping[str, Any]) -> list[str]:
     """The names of the swept hyperparameters."""
     sweep = config.get("sweep") or {}
-    return [name for name, value in sweep.items() if name not in ("mode", "num", "seed") and value is not None]
+    return [name for name, value in sweep.items() if name not in SWEEP_FIELDS and value is not None]
 
 
 def _swept(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

@@ -55,9 +55,10 @@ from shoal.config import SHARES, build, check_settings, complete
 from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
-from shoal.records import Records, write_atomically
+from shoal.records import SWEEP_FIELDS, Records, write_atomically
 
-# The first word of a run's key, zero otherwise: evaluation never shares random numbers with training.
+# The first word of an evaluation's key: evaluation never shares random numbers with training. The second is the seed,
+# so that the members of a population, like the points of a sweep, play the same episodes: what differs is what they do.
 EVALUATION_STREAM = 0x65766C
 # When resuming; callbacks may be mended, or left out to go on after one that has stopped the training.
 FREE_TO_CHANGE = (
@@ -107,7 +108,7 @@ class RunState(struct.PyTreeNode):
 def start(algorithm: Algorithm, key: chex.PRNGKey, hypers: Hypers) -> RunState:
     """The state of one run before its first update."""
     train = algorithm.init(key, hypers)
-    evaluation_key = key ^ jnp.array([EVALUATION_STREAM, 0], jnp.uint32)
+    evaluation_key = key.at[0].set(EVALUATION_STREAM)
     return RunState(train, algorithm.policy(train), jnp.float32(-jnp.inf), jnp.bool_(False), evaluation_key)
 
 
@@ -255,7 +256,7 @@ def chunk_of(plan: Plan) -> Callable:
 def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictConfig, folder: Path) -> Plan:
     """A training of ``seeds`` populations: rounds instead of chunks, of which several make a chunk."""
     for name, value in swept.items():
-        if name not in sweep.SWEEP_FIELDS and value is not None:
+        if name not in SWEEP_FIELDS and value is not None:
             raise UserError(
                 f"sweep.{name}: evolution chooses the values itself; evolve.hypers.{name}={{min: a, max: b}}"
             )

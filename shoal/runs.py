@@ -28,14 +28,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from shoal import lineage
 from shoal.files import import_file
-from shoal.records import EVALUATIONS, METRICS, whole_lines
+from shoal.records import EVALUATIONS, METRICS, SWEEP_FIELDS, whole_lines
 
 if TYPE_CHECKING:
     from shoal.algorithm import Algorithm, Params
     from shoal.play import Episode
     from shoal.runner import Plan
-
-NOT_SWEPT = ("mode", "num", "seed")  # the settings of a sweep that are no hyperparameters
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Runs:
     def swept(self) -> list[str]:
         """The names of the swept hyperparameters."""
         sweep = self.config.get("sweep") or {}
-        return [str(name) for name, value in sweep.items() if name not in NOT_SWEPT and value is not None]
+        return [str(name) for name, value in sweep.items() if name not in SWEEP_FIELDS and value is not None]
 
     @property
     def _num_points(self) -> int:

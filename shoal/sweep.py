@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from envs.base import UserError
-from shoal.config import SWEEP_FIELDS, SWEEP_MODES, validate
+from shoal.config import SWEEP_MODES, validate
+from shoal.records import SWEEP_FIELDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Runs:
     points: list[dict[str, float]]  # the swept hyperparameters of each point; [{}] without a sweep
     hypers: Any  # a Hypers of numpy arrays, [R]
     member: np.ndarray | None = None  # [R] int, of the population that `seed` names; None without evolution
+    paired: bool = True  # the same seed has the same key at every point
 
     def __len__(self) -> int:
         return len(self.seed)
@@ -38,19 +40,19 @@ class Runs:
         return " ".join(f"{name}={value:.4g}" for name, value in self.points[point].items())
 
     def select(self, index: np.ndarray) -> tuple[chex.PRNGKey, Any]:
-        """Keys and hyperparameters of some runs. The same seed has the same key at every point.
+        """Keys and hyperparameters of some runs.
 
         ``jax.random.PRNGKey(seed)`` is ``[0, seed]``; made by hand, as the first thing JAX does, it need not compile.
-        The members of a population are told apart by the first word, so that the first of them is the run of that seed.
+        The members of a population are told apart by the first word, so that the first of them is the run of that seed;
+        and so are the points of a sweep that is not paired.
         """
-        seed = self.seed[index].astype(np.uint32)
-        member = np.zeros_like(seed) if self.member is None else self.member[index].astype(np.uint32)
-        keys = np.stack([member, seed], axis=-1)
+        number = self.member if self.member is not None else self.point * (not self.paired)
+        keys = np.stack([number[index], self.seed[index]], axis=-1).astype(np.uint32)
         return keys, jax.tree.map(lambda x: x[index], self.hypers)
 
 
 def expand(hypers: Any, sweep: Mapping[str, Any], seeds: int, first_seed: int = 0) -> Runs:
-    """All runs of ``sweep`` (``mode``, ``num``, ``seed`` and values by name) around the base ``hypers``."""
+    """All runs of ``sweep`` (``SWEEP_FIELDS`` and values by name) around the base ``hypers``."""
     points = sweep_points(type(hypers), sweep)
     seed = np.tile(np.arange(first_seed, first_seed + seeds), len(points))
     point = np.repeat(np.arange(len(points)), seeds)
@@ -58,7 +60,7 @@ def expand(hypers: Any, sweep: Mapping[str, Any], seeds: int, first_seed: int = 
     columns = {
         name: np.array([points[p].get(name, getattr(hypers, name)) for p in point], np.float32) for name in names
     }
-    return Runs(seed, point, points, type(hypers)(**columns))
+    return Runs(seed, point, points, type(hypers)(**columns), paired=bool(sweep.get("paired", True)))
 
 
 def sweep_points(hypers_type: type, sweep: Mapping[str, Any]) -> list[dict[str, float]]:

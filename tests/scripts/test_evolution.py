@@ -35,10 +35,11 @@ def test_every_search_has_the_same_environment_steps_and_ranges(script):
     assert np.prod(size.points) == size.population == 32
     for env in script.TASKS:
         lines = {method: script.trainings(method, env, size) for method in script.METHODS}
-        assert {value(words, "total_steps") for each in lines.values() for words in each} == {"98304"}
+        assert {value(words, "total_steps") for each in lines.values() for words in each} == {"196608"}
         assert len(lines["random"]) == size.populations
         assert len({value(words, "sweep.seed") for words in lines["random"]}) == size.populations
         assert value(lines["random"][0], "sweep.num") == "32"
+        assert {value(words, "sweep.paired") for words in lines["random"] + lines["grid"]} == {"false"}
         for method in script.EVOLUTION:
             (words,) = lines[method]
             assert (value(words, "population"), value(words, "seeds")) == ("32", "5")

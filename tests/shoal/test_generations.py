@@ -159,6 +159,10 @@ def test_halving_hands_slots_to_fresh_draws(train):
     rows = table.set_index(["run", "round"])
     for _, row in fresh.iterrows():
         assert row.lr != rows.loc[(row.run, row["round"] - 1)].lr
+    # A slot's best policy outlives the member that ended: nothing that a search has found is lost.
+    best = metrics(whole).pivot(index="run", columns="env_steps", values="best_return").to_numpy()
+    fitness = table.pivot(index="run", columns="round", values="fitness").to_numpy()
+    np.testing.assert_allclose(best, np.maximum.accumulate(fitness, axis=1), rtol=1e-5)
 
 
 def test_members_begin_with_the_recipe_or_with_draws():
@@ -202,23 +206,67 @@ def plan_of(module: ModuleType, *words: str) -> runner.Plan:
     return runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
 
 
-@pytest.mark.parametrize("module", FILES, ids=lambda module: module.__name__.split(".")[-1])
+def shapes(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+
+
+def started(plan: runner.Plan, members: int = 4):
+    """``(keys, hypers) -> state`` of a plan's members, and the round that trains one of them."""
+
+    def start(key, values):
+        return generations.start(runner.start(plan.algorithm, key, values), key, values, plan.rules)
+
+    one = partial(runner.train_chunk, plan.algorithm, updates=1, episodes=2, greedy=True)
+    return jax.vmap(start), one, plan.runs.select(np.arange(members))
+
+
+# Files with the scheme that they are trained by below; IPPO, feed-forward, is everywhere else.
+TRAINED = {
+    ippo_rnn_smax: "halving", mappo_ff_vmas: "pbt", mappo_rnn_smax: "tournament", maddpg_ff_mpe: "halving",
+    masac_ff_vmas: "mf_pbt", qmix_rnn_mpe: "pbt", pqn_rnn_smax: "mf_pbt",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", TRAINED, ids=lambda module: module.__name__.split(".")[-1])
 def test_every_file_evolves(module):
+    """Three rounds of four members, of whom a higher learning rate is fitter (in so small a game they play alike)."""
+    plan = plan_of(module, f"evolve={TRAINED[module]}", "evolve.start=random")
+    rules, (start, train, (keys, hypers)) = plan.rules, started(plan)
+
+    def one(run, values):
+        run, table, episodes = train(run, values)
+        return run, table, episodes | {"episode_return": episodes["episode_return"] + 1e6 * values.lr}
+
+    @jax.jit
+    def program(keys, hypers):
+        before = start(keys, hypers)
+        return before, *generations.train_rounds(before, one, rules, 4, 3)
+
+    before, after, told = program(keys, jax.tree.map(jnp.asarray, hypers))
+    assert shapes(after) == shapes(before)
+    assert not told.diverged.any()
+    assert (told.kind[0] == Kind.START).all()
+    assert (told.parent[1] == told.fitness[0].argmax()).any()
+    assert (told.parent[1] != jnp.arange(4)).any()  # somebody is an heir, or fresh
+    assert runner.all_finite(after.train.params)
+    same = jax.tree.map(lambda a, b: (a == b).all(), before.train.params, after.train.params)
+    assert not all(jax.tree.leaves(same))  # they learn
+    for name, (low, high, _) in rules.ranges.items():
+        assert (told.hypers[name] >= low * (1 - 1e-6)).all()
+        assert (told.hypers[name] <= high * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("module", FILES, ids=lambda module: module.__name__.split(".")[-1])
+def test_what_a_clone_copies(module):
     """Traced, not compiled: what rounds and selections make of a state has the state's own shapes."""
     for scheme in ("tournament", "pbt", "mf_pbt", "halving") if module is pqn_rnn_smax else ("tournament",):
         plan = plan_of(module, f"evolve={scheme}")
-        rules = plan.rules
-        keys, hypers = plan.runs.select(np.arange(4))
-        one = partial(runner.train_chunk, plan.algorithm, updates=1, episodes=2, greedy=True)
-
-        def start(key, values, plan=plan, rules=rules):
-            return generations.start(runner.start(plan.algorithm, key, values), key, values, rules)
-
-        state = jax.eval_shape(jax.vmap(start), keys, hypers)
-        after, told = jax.eval_shape(lambda s, f=one, r=rules: generations.train_rounds(s, f, r, 4, 2), state)
-        assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+        start, one, (keys, hypers) = started(plan)
+        state = jax.eval_shape(start, keys, hypers)
+        after, told = jax.eval_shape(lambda s, f=one, r=plan.rules: generations.train_rounds(s, f, r, 4, 2), state)
+        assert shapes(after) == shapes(state)
         assert told.fitness.shape == (2, 4)
-        learnt = generations.inherited(state.train, rules)
+        learnt = generations.inherited(state.train, plan.rules)
         assert {"params", "opt_state"} <= set(learnt)
         assert not {"key", "env_state", "timestep", "buffer", "updates", "memory"} & set(learnt)
         assert ("target" in learnt) == hasattr(state.train, "target")
@@ -226,16 +274,22 @@ def test_every_file_evolves(module):
         assert parts <= {*state.train.opt_state, "log_alpha"} if parts else True
 
 
+def test_members_play_the_same_episodes_with_weights_and_luck_of_their_own():
+    """So that the fitness of members differs by what they do."""
+    plan = plan_of(ippo_ff_mpe, "evolve=pbt", "seeds=2")
+    start, _, (keys, hypers) = started(plan, 8)
+    state = jax.jit(start)(keys, jax.tree.map(jnp.asarray, hypers))
+    assert len(np.unique(state.evaluation_key[:4], axis=0)) == 1
+    assert len(np.unique(state.evaluation_key, axis=0)) == 2  # populations have their own
+    assert len(np.unique(state.train.key, axis=0)) == 8
+    np.testing.assert_array_equal(state.evaluation_key[:, 1], [0] * 4 + [1] * 4)
+
+
 def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
     """MADDPG, where one member's slot is full of NaN: it is replaced, and learns on."""
     words = ["population=2", "evolve.weights.hyper=0", "evolve.weights.parameters=0"]
     plan = plan_of(maddpg_ff_mpe, "evolve=tournament", *words)
-    rules = plan.rules
-    keys, hypers = plan.runs.select(np.arange(2))
-    one = partial(runner.train_chunk, plan.algorithm, updates=1, episodes=2, greedy=True)
-
-    def start(key, values):
-        return generations.start(runner.start(plan.algorithm, key, values), key, values, rules)
+    rules, (start, one, (keys, hypers)) = plan.rules, started(plan, 2)
 
     def poisoned(state):
         def bad(x):
@@ -251,7 +305,7 @@ def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
 
     @jax.jit
     def program(keys, hypers):
-        before = poisoned(jax.vmap(start)(keys, jax.tree.map(jnp.asarray, hypers)))
+        before = poisoned(start(keys, jax.tree.map(jnp.asarray, hypers)))
         after, told = generations.train_rounds(before, one, rules, 2, 2)
         return before.train.key, after, told
 

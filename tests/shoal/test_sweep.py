@@ -31,6 +31,15 @@ def test_the_same_seed_has_the_same_key_at_every_point():
     np.testing.assert_array_equal(keys[2], alone[0])
 
 
+def test_points_that_are_not_paired_have_luck_of_their_own():
+    runs = expand(Hypers(), {"lr": [1e-4, 1e-3], "paired": False}, seeds=3, first_seed=5)
+    assert runs.swept == ["lr"]
+    keys, _ = runs.select(np.arange(6))
+    assert len(np.unique(keys, axis=0)) == 6
+    np.testing.assert_array_equal(keys[:3, 1], [5, 6, 7])
+    np.testing.assert_array_equal(keys[0], jax.random.PRNGKey(5))  # the first point's are the plain runs
+
+
 def test_zip_and_random():
     assert sweep_points(Hypers, {"mode": "zip", "lr": [1, 2], "gamma": [0.5, 0.6]}) == [
         {"lr": 1.0, "gamma": 0.5},
