@@ -97,7 +97,7 @@ OFF_POLICY = (
     Training("iql", "mpe/simple_spread", 5e5),
     Training("maddpg", "mpe/simple_spread", 1e6, others=MOVES),
     Training("matd3", "mpe/simple_spread", 1e6, others=MOVES),
-    Training("mad4pg", "mpe/simple_spread", 6e5, others=MOVES),
+    Training("mad4pg", "mpe/simple_spread", 4e5, seeds=4, others=MOVES),
     Training("masac", "mpe/simple_spread", 5e5, seeds=4, others=MOVES),
     Training("qmix", "mpe/simple_speaker_listener", 2.5e5),
     Training("vdn", "mpe/simple_speaker_listener", 2.5e5),
