@@ -5,13 +5,12 @@
     python scripts/evolution.py --only none                 # nothing is trained: the page of the records
     python scripts/evolution.py --quick --folder quick      # the searches on one task at a size that means nothing
 
-*Search*: IPPO starts from a learning rate thirty times too low and an entropy weight ten times too high (``BAD``).
-Evolution may move both within ``RANGES``; grid and random search draw from the same ranges, with as many runs as a
-population has members, and each run is as long as a member's life: the same environment steps. ``tuned`` is the recipe
-that ships, cut to that length. All runs of a search have first weights and luck of their own
-(``sweep.paired=false``) and are evaluated on the same episodes. A search hands over the policy with the best greedy
-evaluation; what counts is that policy's return in fresh greedy episodes (the absolute metric). Five populations, five
-random searches, one grid.
+*Search*: IPPO starts from a learning rate thirty times too low and an entropy weight ten times too high (``BAD``); on
+simple_speaker_listener, whose IPPO recipe learns little, MAPPO does, in lives twice as long (``TASKS``). Evolution may
+move both within ``RANGES``; grid and random search draw from the same ranges, with as many runs as a population has
+members, and each run is as long as a member's life: the same environment steps. ``tuned`` is the recipe that ships, cut
+to that length. A search hands over the policy with the best greedy evaluation; what counts is that policy's return in
+fresh greedy episodes (the absolute metric). Five populations, five random searches, one grid.
 
 *Peer*: populations of four on simple_speaker_listener at as many environment steps, all members together, as AgileRL's
 record has (docs/results/agilerl_*.json, by scripts/reference_agilerl.py): from the recipe that ships and from AgileRL's
@@ -36,7 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -47,7 +46,20 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parent.parent
-TASKS = ("mpe/simple_spread", "mpe/simple_speaker_listener")
+
+
+class Task(NamedTuple):
+    """What is searched for on an environment."""
+
+    algorithm: str
+    recipe: str
+    lives: int  # of how many times the size's steps a member's life is
+
+
+TASKS = {
+    "mpe/simple_spread": Task("ippo", "ippo_ff_mpe", 1),
+    "mpe/simple_speaker_listener": Task("mappo", "mappo_ff_vmas", 2),
+}
 PEER_TASK = "mpe/simple_speaker_listener"
 BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
 RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
@@ -81,8 +93,8 @@ class Size:
 
 
 SEARCH_TEXT = f"""\
-Written by `python scripts/evolution.py`, whose docstring says how. IPPO starts from the recipe's learning rate / 30
-and its entropy weight x 10; ranges are lr {RANGES["lr"][0]:g} .. {RANGES["lr"][1]:g} and ent_coef
+Written by `python scripts/evolution.py`, whose docstring says how. IPPO or MAPPO starts from the recipe's learning
+rate / 30 and its entropy weight x 10; ranges are lr {RANGES["lr"][0]:g} .. {RANGES["lr"][1]:g} and ent_coef
 {RANGES["ent_coef"][0]:g} .. {RANGES["ent_coef"][1]:g}, both logarithmic, for every search. In `tournament` all
 members begin with the bad values, in `pbt` all but one with draws from the ranges, as it ships. A search hands over
 its best evaluated policy; *handed over* is what that policy returns in {10 * Size.episodes} fresh greedy episodes,
@@ -105,8 +117,9 @@ QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, 2, 4)
 
 def tuned(env: str) -> dict[str, float]:
     """The shipped recipe's values of what is searched for."""
-    hypers = OmegaConf.load(ROOT / "config" / "ippo_ff_mpe.yaml").hypers
-    own = ROOT / "config" / "recipes" / "ippo_ff_mpe" / f"{env}.yaml"
+    recipe = TASKS[env].recipe
+    hypers = OmegaConf.load(ROOT / "config" / f"{recipe}.yaml").hypers
+    own = ROOT / "config" / "recipes" / recipe / f"{env}.yaml"
     if own.exists():
         hypers = OmegaConf.merge(hypers, OmegaConf.load(own).hypers)
     return {name: float(hypers[name]) for name in RANGES}
@@ -125,7 +138,9 @@ def interval(name: str) -> str:
 
 def trainings(method: str, env: str, size: Size) -> list[list[str]]:
     """The command lines of a method, without their folders."""
-    common = ["ippo", f"env={env}", f"total_steps={size.steps:g}", f"evaluation.episodes={size.episodes}"]
+    task = TASKS[env]
+    steps = f"total_steps={size.steps * task.lives:g}"
+    common = [task.algorithm, f"env={env}", steps, f"evaluation.episodes={size.episodes}"]
     plain = [*common, f"chunks={size.rounds}"]
     if method == "tuned":
         return [[*plain, f"seeds={size.seeds}"]]
@@ -267,7 +282,7 @@ def search_table(env: str, methods: dict[str, Any]) -> list[str]:
     """What each method handed over, and how soon."""
     goal = float(np.median(methods["tuned"]["absolute"])) if "tuned" in methods else np.nan
     lines = [
-        f"### `{env}`\n",
+        f"### `{TASKS[env].algorithm}` on `{env}`\n",
         "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
         "| lr, median | ent_coef, median | tuned return first evaluated after | CPU time |",
         f"|{'---|' * 8}",
@@ -347,7 +362,7 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
     for axis, panel in zip(axes.flat, panels, strict=False):
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
-            axis.set_title(f"IPPO, {panel}\nfrom lr / 30 and ent_coef x 10", fontsize=10)
+            axis.set_title(f"{TASKS[panel].algorithm.upper()}, {panel}\nfrom lr / 30 and ent_coef x 10", fontsize=10)
             axis.set_ylabel("best greedy evaluation of the runs")
             for number, (name, record) in enumerate(records[panel].items()):
                 if name == "tuned":
@@ -409,7 +424,7 @@ def main() -> None:
     for place in (results, docs / "images"):
         place.mkdir(parents=True, exist_ok=True)
     only = options.only.split(",") if options.only else METHODS if options.quick else names
-    tasks = options.tasks.split(",") if options.tasks else TASKS[:1] if options.quick else TASKS
+    tasks = options.tasks.split(",") if options.tasks else [*TASKS][: 1 if options.quick else None]
     for env, method in product(tasks, METHODS):
         if method in only:
             task = env.replace("/", ".")
