@@ -53,7 +53,7 @@ class QMixer(nn.Module):
 
 
 def _absolute(x: chex.Array) -> chex.Array:
-    """``jnp.abs``, of which XLA's CPU backend cannot make one slow kernel with the products before and the sum after."""
+    """``jnp.abs``; of that XLA's CPU backend makes one slow kernel with the products before it and the sum after."""
     return jnp.where(x < 0.0, -x, x)
 
 
