@@ -187,7 +187,7 @@ def unknown(settings: dict[str, Any], algorithm: Algorithm) -> str | None:
         return "its algorithm file does not say how outputs become actions (Acting.head), so that numpy cannot play it"
     model = model_of(settings, name)
     if model.reads not in deploy.TORSOS:
-        field = "torso" if model.network in memory.MEMORIES else "network"
+        field = "torso" if model.remembers else "network"
         return f"algo.{name}.{field}={model.reads}: a module of your own, which numpy cannot play"
     return None
 
@@ -248,7 +248,7 @@ def describe(
 
 def network_of(model: Model, env: Env) -> dict[str, Any]:
     """What numpy must know of a network that reads the observations of ``env``."""
-    kept = model.network if model.network in memory.MEMORIES else None
+    kept = model.network if model.remembers else None
     return {
         "torso": model.reads,
         "widths": list(model.widths),

@@ -66,7 +66,12 @@ class Model:
     @property
     def reads(self) -> str:
         """The torso's name, with or without a memory behind it."""
-        return self.torso if self.network in memory.MEMORIES else self.network
+        return self.torso if self.remembers else self.network
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a step knows the steps before it."""
+        return self.network in memory.MEMORIES
 
     @property
     def mixes(self) -> bool:
@@ -160,7 +165,7 @@ def torso(model: Model, inputs: Inputs, x: chex.Array, alive: chex.Array) -> che
 
 def remember(model: Model, before: Any, x: chex.Array, is_first: chex.Array) -> tuple[Any, chex.Array]:
     """The memory after every step, and features ``[T, ..., A, F]`` that know the past; inside a flax module."""
-    if model.network not in memory.MEMORIES:
+    if not model.remembers:
         return before, x
     memories, x = memory.MEMORIES[model.network](model.hidden)(before, x, is_first)
     return memories, MLP(model.after, model.activation, model.layer_norm)(x)
@@ -180,7 +185,7 @@ def own_head(actor: Model, critic: Model, recurrent: bool) -> Model:
             raise UserError(f"algo.share_torso=true: {where} must be the actor's, {shared}: they are one network")
     if actor.elastic:
         raise UserError("algo.share_torso=true: an elastic network shares no torso; set algo.actor.elastic=false")
-    if recurrent and actor.network not in memory.MEMORIES:
+    if recurrent and not actor.remembers:
         raise UserError(
             f"algo.share_torso=true: algo.actor.network={actor.network} has no memory; use the sibling *_ff_*.py"
         )
@@ -189,7 +194,7 @@ def own_head(actor: Model, critic: Model, recurrent: bool) -> Model:
 
 def check(where: str, model: Model, env: Env, recurrent: bool, normalised: bool = False) -> None:
     """Raise a :class:`UserError` if ``env`` cannot feed ``model``; ``where`` is ``algo.actor`` or ``algo.critic``."""
-    if model.network in memory.MEMORIES and not recurrent:
+    if model.remembers and not recurrent:
         raise UserError(f"{where}.network={model.network}: this file has no memory; use its sibling *_rnn_*.py")
     _check_elastic(where, model)
     if model.reads == "cnn" and len(env.obs_shape) != 3:
@@ -208,7 +213,7 @@ def _check_elastic(where: str, model: Model) -> None:
         if model.mutable_activation:
             raise UserError(f"{where}.mutable_activation=true: needs {where}.elastic=true")
         return
-    if model.mutable_activation and model.network in memory.MEMORIES and model.after:
+    if model.mutable_activation and model.remembers and model.after:
         after = list(model.after)
         raise UserError(f"{where}.mutable_activation=true: not with layers behind the memory, {where}.after={after}")
     if model.reads != "mlp":

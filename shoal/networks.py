@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -82,6 +83,7 @@ def _matmul_backward(residuals, grad):
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
 LARGE = 1_000_000  # entries: several of these no longer fit into the cache
+MOST_BLOCKS = 8  # of such, each of which is compiled
 
 
 def features_lead(rows: int, features: int) -> bool:
@@ -295,6 +297,23 @@ def apply(module: nn.Module, params: Any, *inputs: Any) -> Any:
     return cast(module.apply({"params": params}, *inputs), _compute, jnp.float32)
 
 
+def apply_in_blocks(module: nn.Module, params: Any, *inputs: Any) -> Any:
+    """:func:`apply`, on a CPU in blocks of the leading axis whose layers stay in the cache.
+
+    Only for a module that says its ``model``, and that this has no memory: then what a row gives depends on it alone.
+    """
+    model, leaves = getattr(module, "model", None), jax.tree.leaves(inputs)
+    if model is None or model.remembers or not model.widths:
+        return apply(module, params, *inputs)
+    length, width = len(leaves[0]), max(model.widths)
+    rows = math.prod(leaves[0].shape[:-1])
+    if not features_lead(rows, width) or any(len(leaf) != length for leaf in leaves):
+        return apply(module, params, *inputs)
+    ends = np.linspace(0, length, 1 + min(rows * width // LARGE, MOST_BLOCKS, length)).astype(int)
+    blocks = [jax.tree.map(lambda x, part=slice(i, j): x[part], inputs) for i, j in itertools.pairwise(ends)]
+    return jax.tree.map(lambda *ys: jnp.concatenate(ys), *(apply(module, params, *block) for block in blocks))
+
+
 def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, *inputs: Any) -> Any:
     """Apply each agent's own parameters; ``params`` has a leading policy axis.
 
@@ -302,7 +321,7 @@ def apply_policies(module: nn.Module, params: Any, policy_of: np.ndarray, *input
     agents see each other: it gets all of them under each parameter set, and each agent keeps the row of its own.
     """
     if policy_of.max() == 0:
-        return apply(module, jax.tree.map(lambda p: p[0], params), *inputs)
+        return apply_in_blocks(module, jax.tree.map(lambda p: p[0], params), *inputs)
     if getattr(module, "mixes", False):
         by_policy = jax.vmap(lambda p: apply(module, p, *inputs))(params)
         agents = np.arange(len(policy_of))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import memory, networks
+from shoal import memory, models, networks
 
 
 @pytest.mark.parametrize("shape", [(18, 64), (64, 64), (64, 5), (3, 3, 4, 32), (1, 8), (300, 256)])
@@ -75,6 +75,45 @@ def test_large_batches_with_their_features_first_give_the_same(monkeypatch, poli
     text, ours = found(0)
     assert text != plain_text
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, plain)
+
+
+class Modelled(nn.Module):
+    """A network that says its model, as those of the algorithm files do; ``x`` is ``[T, B, A, O]``."""
+
+    model: models.Model
+
+    @nn.compact
+    def __call__(self, before, x, is_first, alive):
+        features = models.torso(self.model, models.Inputs(), x, alive)
+        memories, features = models.remember(self.model, before, features, is_first)
+        return memories, networks.Dense(3, name="head")(features)
+
+
+@pytest.mark.parametrize(("network", "count"), [("mlp", 3), ("deepsets", 3), ("gru", 1)])
+def test_large_batches_in_blocks_give_the_same(monkeypatch, network, count):
+    module = Modelled(models.Model(network, (6, 5), hidden=4))
+    keys = jax.random.split(jax.random.PRNGKey(0), 3)
+    x = jax.random.normal(keys[0], (7, 2, 3, 4))
+    is_first, alive = jax.random.bernoulli(keys[1], 0.3, (2, *x.shape[:-1], 1))
+    inputs = (models.initial_memory(module.model, (2, 3)), x, is_first, alive)
+    params = networks.init_policies(module, keys[2], 1, *inputs)
+    calls = []
+    plain_apply = networks.apply
+    monkeypatch.setattr(networks, "apply", lambda *given: calls.append(1) or plain_apply(*given))
+
+    def loss(params, x):
+        out = networks.apply_policies(module, params, np.zeros(3, int), inputs[0], x, *inputs[2:])
+        return jnp.sin(out[1]).sum(), out
+
+    def found(large: int):
+        calls.clear()
+        monkeypatch.setattr(networks, "LARGE", large)
+        result = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(params, x)
+        return len(calls), result
+
+    plain, ours = found(networks.LARGE), found(7 * 2 * 3 * 6 // 3)
+    assert (plain[0], ours[0]) == (1, count)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours[1], plain[1])
 
 
 def test_cnn_reads_the_image_and_what_stands_behind_it():
