@@ -5,17 +5,16 @@
     python scripts/evolution.py --only none                 # nothing is trained: the page of the records
     python scripts/evolution.py --quick --folder quick      # the searches on one task at a size that means nothing
 
-*Search*: IPPO starts from a learning rate thirty times too low and an entropy weight ten times too high (``BAD``); on
-simple_speaker_listener, whose IPPO recipe learns little, MAPPO does, in lives twice as long (``TASKS``). Evolution may
-move both within ``RANGES``; grid and random search draw from the same ranges, with as many runs as a population has
-members, and each run is as long as a member's life: the same environment steps. ``tuned`` is the recipe that ships, cut
-to that length. A search hands over the policy with the best greedy evaluation; what counts is that policy's return in
-fresh greedy episodes (the absolute metric). Five populations, five random searches, one grid.
+*Search* (``TASKS``): an algorithm starts from learning rates thirty times too low and from ten times too much entropy,
+or a tenth of the exploration noise. Evolution may move them within ranges; grid and random search draw from the same
+ranges, with as many runs as a population has members, and each run is as long as a member's life: the same environment
+steps. ``tuned`` is the recipe that ships, cut to that length. A search hands over the policy with the best greedy
+evaluation; what counts is that policy's return in fresh greedy episodes (the absolute metric). Five populations, five
+random searches, one grid.
 
 *Peer*: populations of four on simple_speaker_listener at as many environment steps, all members together, as AgileRL's
 record has (docs/results/agilerl_*.json, by scripts/reference_agilerl.py): from the recipe that ships and from AgileRL's
-own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included,
-without those in which all processes were stopped for more than two.
+own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included.
 
 Records are docs/results/evolution_*.json, from which the part of docs/evolution.md between two marks and
 docs/images/evolution.png are made. Returns are per agent, undiscounted.
@@ -25,11 +24,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,21 +47,37 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).parent.parent
 
 
+class Searched(NamedTuple):
+    """A hyperparameter that is searched for."""
+
+    bad: float  # times the tuned value: where evolution starts
+    low: float  # of its range, log-uniform
+    high: float
+    points: int  # of the grid
+
+
 class Task(NamedTuple):
-    """What is searched for on an environment."""
+    """What is searched for, and where."""
 
     algorithm: str
+    env: str
     recipe: str
-    lives: int  # of how many times the size's steps a member's life is
+    steps: int  # of a member
+    searched: dict[str, Searched]
 
 
-TASKS = {
-    "mpe/simple_spread": Task("ippo", "ippo_ff_mpe", 1),
-    "mpe/simple_speaker_listener": Task("mappo", "mappo_ff_vmas", 2),
+PPO = {"lr": Searched(1 / 30, 1e-5, 3e-2, 8), "ent_coef": Searched(10.0, 1e-3, 0.3, 4)}
+DDPG = {
+    "lr": Searched(1 / 30, 1e-5, 3e-2, 4),
+    "critic_lr": Searched(1 / 30, 1e-5, 3e-2, 4),
+    "noise_start": Searched(1 / 10, 0.03, 3.0, 2),
 }
 PEER_TASK = "mpe/simple_speaker_listener"
-BAD = {"lr": 1 / 30, "ent_coef": 10.0}  # times the tuned value
-RANGES = {"lr": (1e-5, 3e-2), "ent_coef": (1e-3, 0.3)}  # log-uniform
+TASKS = {
+    "spread": Task("ippo", "mpe/simple_spread", "ippo_ff_mpe", 196_608, PPO),
+    "speaker": Task("maddpg", PEER_TASK, "maddpg_ff_mpe", 98_304, DDPG),
+    "speaker_discrete": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO),  # a long plateau
+}
 EVOLUTION = {  # settings beside the defaults
     "tournament": (
         "evolve.size=4",
@@ -82,10 +97,10 @@ class Size:
 
     population: int = 32
     populations: int = 5
-    steps: float = 196_608  # of a member: 96 updates
+    shorter: int = 1  # a member's life is this many times shorter than its task says
     rounds: int = 16
     seeds: int = 10  # of the tuned recipe
-    points: tuple[int, int] = (8, 4)  # of the grid, per range
+    most_points: int = 8  # of the grid, per hyperparameter
     peer_steps: float = 8e5  # of all members together
     peer_population: int = 4
     peers: int = 3  # populations, one after the other
@@ -93,10 +108,8 @@ class Size:
 
 
 SEARCH_TEXT = f"""\
-Written by `python scripts/evolution.py`, whose docstring says how. IPPO or MAPPO starts from the recipe's learning
-rate / 30 and its entropy weight x 10; ranges are lr {RANGES["lr"][0]:g} .. {RANGES["lr"][1]:g} and ent_coef
-{RANGES["ent_coef"][0]:g} .. {RANGES["ent_coef"][1]:g}, both logarithmic, for every search. In `tournament` all
-members begin with the bad values, in `pbt` all but one with draws from the ranges, as it ships. A search hands over
+Written by `python scripts/evolution.py`, whose docstring says how. In `tournament` all members begin with the bad
+values, in `pbt` all but one with draws from the ranges, as it ships. A search hands over
 its best evaluated policy; *handed over* is what that policy returns in {10 * Size.episodes} fresh greedy episodes,
 *first evaluated* when the median search's best evaluation ({Size.episodes} episodes, the best of all runs, so too good)
 passed the tuned recipe's median. `tuned` is single runs of the shipped recipe, cut to the same length. All runs of a
@@ -112,49 +125,56 @@ the whole command, first with an empty compilation cache, then with a filled one
 cores, so that wall-clock seconds are too long and CPU seconds are the fairer measure.
 """
 MARKS = ("<!-- written by scripts/evolution.py: from here -->", "<!-- to here -->")
-QUICK = Size(4, 2, 4096, 2, 2, (2, 2), 16_000, 4, 2, 4)
+QUICK = Size(4, 2, 48, 2, 2, 2, 16_000, 4, 2, 4)
 
 
-def tuned(env: str) -> dict[str, float]:
+def tuned(task: Task) -> dict[str, float]:
     """The shipped recipe's values of what is searched for."""
-    recipe = TASKS[env].recipe
-    hypers = OmegaConf.load(ROOT / "config" / f"{recipe}.yaml").hypers
-    own = ROOT / "config" / "recipes" / recipe / f"{env}.yaml"
+    hypers = OmegaConf.load(ROOT / "config" / f"{task.recipe}.yaml").hypers
+    own = ROOT / "config" / "recipes" / task.recipe / f"{task.env}.yaml"
     if own.exists():
         hypers = OmegaConf.merge(hypers, OmegaConf.load(own).hypers)
-    return {name: float(hypers[name]) for name in RANGES}
+    return {name: float(hypers[name]) for name in task.searched}
 
 
-def grid(points: Sequence[int]) -> dict[str, list[float]]:
+def start(task: Task) -> str:
+    """Where evolution begins, for a reader: ``lr / 30, ent_coef x 10``."""
+    factors = {name: one.bad for name, one in task.searched.items()}
+    return ", ".join(f"{name} {f'x {bad:g}' if bad >= 1 else f'/ {1 / bad:g}'}" for name, bad in factors.items())
+
+
+def grid(task: Task, size: Size) -> dict[str, list[float]]:
     """Evenly spaced points of each range, ends included, on the logarithmic scale."""
-    axes = zip(RANGES.items(), points, strict=True)
-    return {name: [float(f"{value:.3g}") for value in np.geomspace(*ends, count)] for (name, ends), count in axes}
+    return {
+        name: [float(f"{value:.3g}") for value in np.geomspace(one.low, one.high, min(one.points, size.most_points))]
+        for name, one in task.searched.items()
+    }
 
 
-def interval(name: str) -> str:
-    low, high = RANGES[name]
-    return f"{{min: {low:g}, max: {high:g}, log: true}}"
+def intervals(task: Task) -> dict[str, str]:
+    return {name: f"{{min: {one.low:g}, max: {one.high:g}, log: true}}" for name, one in task.searched.items()}
 
 
-def trainings(method: str, env: str, size: Size) -> list[list[str]]:
+def trainings(method: str, task: Task, size: Size) -> list[list[str]]:
     """The command lines of a method, without their folders."""
-    task = TASKS[env]
-    steps = f"total_steps={size.steps * task.lives:g}"
-    common = [task.algorithm, f"env={env}", steps, f"evaluation.episodes={size.episodes}"]
+    steps = f"total_steps={task.steps // size.shorter}"
+    common = [task.algorithm, f"env={task.env}", steps, f"evaluation.episodes={size.episodes}"]
     plain = [*common, f"chunks={size.rounds}"]
     if method == "tuned":
         return [[*plain, f"seeds={size.seeds}"]]
     own = ["sweep.paired=false"]  # first weights and luck, as members have
     if method == "grid":
-        points = [f"sweep.{name}=[{','.join(f'{v:g}' for v in values)}]" for name, values in grid(size.points).items()]
+        values = grid(task, size)
+        points = [f"sweep.{name}=[{','.join(f'{v:g}' for v in each)}]" for name, each in values.items()]
         return [[*plain, "seeds=1", *own, *points]]
+    ranges = intervals(task)
     if method == "random":
-        draws = ["sweep.mode=random", f"sweep.num={size.population}", *(f"sweep.{n}={interval(n)}" for n in RANGES)]
+        draws = ["sweep.mode=random", f"sweep.num={size.population}", *(f"sweep.{n}={r}" for n, r in ranges.items())]
         return [[*plain, "seeds=1", f"seed={i}", f"sweep.seed={i}", *own, *draws] for i in range(size.populations)]
-    bad = [f"hypers.{name}={value * BAD[name]:.4g}" for name, value in tuned(env).items()]
-    ranges = [f"evolve.hypers.{name}={interval(name)}" for name in RANGES]
+    bad = [f"hypers.{name}={value * task.searched[name].bad:.4g}" for name, value in tuned(task).items()]
+    limits = [f"evolve.hypers.{name}={interval}" for name, interval in ranges.items()]
     count = [f"population={size.population}", f"seeds={size.populations}", f"evolve.rounds={size.rounds}"]
-    return [[*common, f"evolve={method}", *count, *bad, *ranges, *EVOLUTION[method]]]
+    return [[*common, f"evolve={method}", *count, *bad, *limits, *EVOLUTION[method]]]
 
 
 # As AgileRL's demonstrations have it: a gradient step per 100 environment steps, batch, noise and first values.
@@ -171,6 +191,7 @@ THEIRS = (
 )
 MATD3 = ("algo.batch_size=128", "hypers.lr=1e-4", "hypers.critic_lr=1e-3")
 MADDPG = ("algo.batch_size=32", "hypers.lr=1e-3", "hypers.critic_lr=1e-3")
+PEER_HYPERS = ("lr", "critic_lr")  # that evolve there
 PEERS = {"matd3": {"shipped": (), "theirs": THEIRS + MATD3}, "maddpg": {"shipped": (), "theirs": THEIRS + MADDPG}}
 
 
@@ -183,43 +204,25 @@ def peer_training(algorithm: str, setting: str, seed: int, size: Size) -> list[s
     return [algorithm, f"env={PEER_TASK}", *words]
 
 
-class Stops(threading.Thread):
-    """How long this process was stopped, and its trainings with it, as far as longer than two seconds at a time."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.seconds, self.ended = 0.0, threading.Event()
-
-    def run(self) -> None:
-        before = time.perf_counter()
-        while not self.ended.wait(0.2):
-            now = time.perf_counter()
-            self.seconds += now - before if now - before > 2 else 0.0
-            before = now
-
-
 def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
     """Run a training unless it has ended; what it took."""
     done = folder / "took.json"
     if not done.exists():
-        before, begin, stops = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), Stops()
-        stops.start()
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run([sys.executable, "-m", "baselines", *words, f"run.dir={folder}"], check=True, cwd=ROOT)
-        stops.ended.set()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        seconds = time.perf_counter() - begin - stops.seconds
-        facts = {"seconds": seconds, "cpu_seconds": cpu, "load": os.getloadavg()[1]}
+        facts = {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu, "load": os.getloadavg()[1]}
         done.write_text(json.dumps({name: round(value, 1) for name, value in facts.items()}))
     return json.loads(done.read_text())
 
 
-def outcome(folder: Path, members: int) -> dict[str, Any]:
+def outcome(folder: Path, members: int, searched: Sequence[str]) -> dict[str, Any]:
     """Of every ``members`` consecutive runs: the best evaluation over time, and what is handed over at the end."""
     table = pd.read_csv(folder / "metrics.csv")
     if (folder / "lineage.csv").exists():  # where hyperparameters change
         history = pd.read_csv(folder / "lineage.csv")
-        names = [name for name in RANGES if name in history]
+        names = [name for name in searched if name in history]
         table = table.drop(columns=names, errors="ignore").merge(history[["run", "env_steps", *names]])
     curve = table.pivot(index="run", columns="env_steps", values="evaluation/episode_return")
     last = table[table["env_steps"] == table["env_steps"].max()].set_index("run")["best_return"]
@@ -233,7 +236,7 @@ def outcome(folder: Path, members: int) -> dict[str, Any]:
         handed.append(round(final[int(last.loc[runs].idxmax())], 4))
         rows = table[table["run"].isin(runs)]
         at = rows.loc[rows["evaluation/episode_return"].idxmax()]
-        hypers.append({name: float(f"{at[name]:.4g}") for name in RANGES if name in table})
+        hypers.append({name: float(f"{at[name]:.4g}") for name in searched if name in table})
     steps = [int(step) for step in curve.columns]
     return {"steps": steps, "best": best, "absolute": handed, "hypers": hypers}
 
@@ -244,14 +247,14 @@ def merged(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"steps": outcomes[0]["steps"], **lists}
 
 
-def searched(method: str, env: str, size: Size, folder: Path) -> dict[str, Any]:
+def search(method: str, task: Task, size: Size, folder: Path) -> dict[str, Any]:
     """Train what a method needs, and its record."""
-    members = {"tuned": 1, "grid": int(np.prod(size.points))}.get(method, size.population)
-    took, outcomes, commands = [], [], trainings(method, env, size)
+    members = {"tuned": 1, "grid": math.prod(map(len, grid(task, size).values()))}.get(method, size.population)
+    took, outcomes, commands = [], [], trainings(method, task, size)
     for number, words in enumerate(commands):
         place = folder / f"{method}_{number}"
         took.append(train(words, place))
-        outcomes.append(outcome(place, members))
+        outcomes.append(outcome(place, members, [*task.searched]))
     record = {"command": [" ".join(words) for words in commands], "members": members, **merged(outcomes)}
     record |= {name: round(sum(one[name] for one in took), 1) for name in ("seconds", "cpu_seconds")}
     return record
@@ -265,7 +268,7 @@ def against(algorithm: str, setting: str, size: Size, folder: Path) -> dict[str,
         place = folder / f"{algorithm}_{setting}_{seed}"
         took.append(train(words, place))
         compiling.append(json.loads((place / "provenance.json").read_text())["session"]["compile_seconds"])
-        outcomes.append(outcome(place, size.peer_population))
+        outcomes.append(outcome(place, size.peer_population, PEER_HYPERS))
     times = {name: [one[name] for one in took] for name in ("seconds", "cpu_seconds", "load")}
     command = [" ".join(words) for words in commands]
     return {"command": command, "members": size.peer_population, "compiling": compiling, **times, **merged(outcomes)}
@@ -278,18 +281,22 @@ def at_level(record: dict[str, Any], level: float) -> str:
     return f"{record['steps'][passed[0]] * record['members'] / 1e6:.2f}M" if len(passed) else "never"
 
 
-def search_table(env: str, methods: dict[str, Any]) -> list[str]:
+def search_table(task: Task, methods: dict[str, Any]) -> list[str]:
     """What each method handed over, and how soon."""
     goal = float(np.median(methods["tuned"]["absolute"])) if "tuned" in methods else np.nan
+    ranges = [f"{name} in {one.low:g} .. {one.high:g}" for name, one in task.searched.items()]
     lines = [
-        f"### `{TASKS[env].algorithm}` on `{env}`\n",
+        f"### `{task.algorithm}` on `{task.env}`\n",
+        f"From {start(task)}; all searches have {', '.join(ranges)}, logarithmic.\n",
         "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
-        "| lr, median | ent_coef, median | tuned return first evaluated after | CPU time |",
-        f"|{'---|' * 8}",
+        f"| {' | '.join(f'{name}, median' for name in task.searched)} "
+        "| tuned return first evaluated after | CPU time |",
+        f"|{'---|' * (6 + len(task.searched))}",
     ]
     for name, record in methods.items():
         values = sorted(record["absolute"])
-        chosen = {key: np.median([one[key] for one in record["hypers"]]) for key in RANGES if record["hypers"][0]}
+        found = record["hypers"]
+        chosen = {key: np.median([one[key] for one in found]) for key in task.searched} if found[0] else tuned(task)
         each = record["steps"][-1]
         shown = ", ".join(f"{value:.2f}" for value in values)
         cells = [
@@ -297,7 +304,7 @@ def search_table(env: str, methods: dict[str, Any]) -> list[str]:
             f"{len(values)} x {record['members']} x {each / 1e3:.0f}k",
             f"{record['members'] * each / 1e6:.2f}M",
             f"**{np.median(values):.2f}** ({shown})",
-            *(f"{chosen[key]:.2g}" if chosen else f"{tuned(env)[key]:g}" for key in RANGES),
+            *(f"{value:.2g}" for value in chosen.values()),
             at_level(record, goal),
             f"{record['cpu_seconds'] / 60:.1f} min",
         ]
@@ -362,7 +369,8 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
     for axis, panel in zip(axes.flat, panels, strict=False):
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
-            axis.set_title(f"{TASKS[panel].algorithm.upper()}, {panel}\nfrom lr / 30 and ent_coef x 10", fontsize=10)
+            task = TASKS[panel]
+            axis.set_title(f"{task.algorithm.upper()}, {task.env}\nfrom {start(task)}", fontsize=10)
             axis.set_ylabel("best greedy evaluation of the runs")
             for number, (name, record) in enumerate(records[panel].items()):
                 if name == "tuned":
@@ -425,26 +433,25 @@ def main() -> None:
         place.mkdir(parents=True, exist_ok=True)
     only = options.only.split(",") if options.only else METHODS if options.quick else names
     tasks = options.tasks.split(",") if options.tasks else [*TASKS][: 1 if options.quick else None]
-    for env, method in product(tasks, METHODS):
+    for name, method in product(tasks, METHODS):
         if method in only:
-            task = env.replace("/", ".")
-            record = searched(method, env, size, folder / task)
-            path = results / f"evolution_{task}.json"
+            record = search(method, TASKS[name], size, folder / name)
+            path = results / f"evolution_{name}.json"
             path.write_text(json.dumps(ordered(load(results, path.name) | {method: record})) + "\n")
     for algorithm, settings in PEERS.items():
         for setting in settings if algorithm in only else ():
             ours = load(results, "evolution_peer.json")
             ours.setdefault(algorithm, {})[setting] = against(algorithm, setting, size, folder / "peer")
             (results / "evolution_peer.json").write_text(json.dumps(ours) + "\n")
-    records = {env: load(results, f"evolution_{env.replace('/', '.')}.json") for env in TASKS}
-    records = {env: methods for env, methods in records.items() if methods}
+    records = {name: load(results, f"evolution_{name}.json") for name in TASKS}
+    records = {name: methods for name, methods in records.items() if methods}
     theirs = {name: load(ROOT / "docs" / "results", f"agilerl_{name}.json") for name in PEERS}
     theirs = {name: record for name, record in theirs.items() if record}
     ours = load(results, "evolution_peer.json")
     lines = [
         "## Measured\n",
         SEARCH_TEXT,
-        *(line for env, methods in records.items() for line in search_table(env, methods)),
+        *(line for name, methods in records.items() for line in search_table(TASKS[name], methods)),
     ]
     lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs), "![curves](images/evolution.png)"]
     picture(records, ours, theirs, docs / "images" / "evolution.png")

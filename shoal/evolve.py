@@ -137,9 +137,12 @@ def by_tournament(key: chex.PRNGKey, population: Population, fitness: chex.Array
 
 
 def by_truncation(key: chex.PRNGKey, population: Population, fitness: chex.Array, rules: Rules):
-    """The worst become clones of the best."""
-    count = len(fitness)
-    parent, replaced = replace_losers(key, fitness, share_of(rules.scheme.exploit, count))
+    """The worst become clones of the best; before the burn-in is over, the lost ones alone."""
+    scheme, count = rules.scheme, len(fitness)
+    parent, replaced = replace_losers(key, fitness, share_of(scheme.exploit, count))
+    early = (population.generation[0] + 1) * scheme.every < scheme.burn_in
+    replaced &= ~early | ~jnp.isfinite(fitness)
+    parent = jnp.where(replaced, parent, jnp.arange(count))
     kind = jnp.where(replaced, Kind.EXPLORE, Kind.KEPT)
     return Offspring(parent, parent, kind), population.memory
 

@@ -104,6 +104,7 @@ class Pbt(Explore):
 
     scheme: str = "pbt"
     exploit: float = setting(0.2, low=0.0, high=0.5)  # the worst of this share become clones of the best of this share
+    burn_in: int = setting(0, low=0)  # rounds before which nobody is replaced who has not diverged
 
 
 @dataclass

@@ -31,30 +31,32 @@ def value(words: list[str], key: str) -> str:
 
 def test_every_search_has_the_same_environment_steps_and_ranges(script):
     size = script.Size()
-    assert [len(values) for values in script.grid(size.points).values()] == list(size.points)
-    assert np.prod(size.points) == size.population == 32
-    for env, task in script.TASKS.items():
-        lines = {method: script.trainings(method, env, size) for method in script.METHODS}
-        assert {value(words, "total_steps") for each in lines.values() for words in each} == {str(196608 * task.lives)}
+    for task in script.TASKS.values():
+        lines = {method: script.trainings(method, task, size) for method in script.METHODS}
+        assert {value(words, "total_steps") for each in lines.values() for words in each} == {str(task.steps)}
         assert len(lines["random"]) == size.populations
         assert len({value(words, "sweep.seed") for words in lines["random"]}) == size.populations
         assert value(lines["random"][0], "sweep.num") == "32"
         assert {value(words, "sweep.paired") for words in lines["random"] + lines["grid"]} == {"false"}
+        points = script.grid(task, size)
+        assert np.prod([len(each) for each in points.values()]) == size.population == 32
         for method in script.EVOLUTION:
             (words,) = lines[method]
             assert (value(words, "population"), value(words, "seeds")) == ("32", "5")
-            assert value(words, "evolve.hypers.lr") == value(lines["random"][0], "sweep.lr")
-            for name, (low, high) in script.RANGES.items():
-                start = float(value(words, f"hypers.{name}"))
-                assert low <= start <= high
-                assert start / script.tuned(env)[name] == pytest.approx(script.BAD[name], rel=1e-3)
-                assert low <= script.tuned(env)[name] <= high  # the searches can find it
-                assert min(script.grid(size.points)[name]) == low and max(script.grid(size.points)[name]) == high
+            for name, one in task.searched.items():
+                assert value(words, f"evolve.hypers.{name}") == value(lines["random"][0], f"sweep.{name}")
+                first = float(value(words, f"hypers.{name}"))
+                assert one.low <= first <= one.high
+                assert first / script.tuned(task)[name] == pytest.approx(one.bad, rel=1e-3)
+                assert one.low <= script.tuned(task)[name] <= one.high  # the searches can find it
+                assert (min(points[name]), max(points[name])) == (one.low, one.high)
 
 
 def test_the_recipes_values_are_those_that_a_training_would_have(script):
-    assert script.tuned("mpe/simple_spread") == {"lr": 5e-3, "ent_coef": 0.02}
-    assert script.tuned("mpe/simple_speaker_listener") == {"lr": 6e-3, "ent_coef": 0.03}
+    assert script.tuned(script.TASKS["spread"]) == {"lr": 5e-3, "ent_coef": 0.02}
+    assert script.tuned(script.TASKS["speaker"]) == {"lr": 2.5e-3, "critic_lr": 5e-3, "noise_start": 0.3}
+    assert script.tuned(script.TASKS["speaker_discrete"]) == {"lr": 6e-3, "ent_coef": 0.03}
+    assert script.start(script.TASKS["spread"]) == "lr / 30, ent_coef x 10"
 
 
 def test_the_peers_population_has_agilerls_steps_and_generations(script):
@@ -90,13 +92,13 @@ def test_a_search_hands_over_its_best_evaluated_run_by_its_fresh_episodes(script
     nan = float("nan")
     evaluations = [[-5.0, -3.0], [nan, nan], [-4.0, -1.0], [-9.0, -8.0]]
     place = folder_of(tmp_path / "run", evaluations, [-3.5, 0.0, -2.5, -7.0])
-    found = script.outcome(place, 2)
+    found = script.outcome(place, 2, ["lr"])
     assert found["best"] == [[-5.0, -3.0], [-4.0, -1.0]]
     assert found["absolute"] == [-3.5, -2.5]  # not the evaluations' own -3 and -1, nor the NaN run's 0
     assert [one["lr"] for one in found["hypers"]] == [1.0, 0.01]
     history = [{"run": run, "env_steps": 100 * (at + 1), "lr": 0.1 * at} for run in range(4) for at in range(2)]
     pd.DataFrame(history).to_csv(place / "lineage.csv", index=False)
-    assert [one["lr"] for one in script.outcome(place, 2)["hypers"]] == [0.1, 0.1]  # those of that time
+    assert [one["lr"] for one in script.outcome(place, 2, ["lr"])["hypers"]] == [0.1, 0.1]  # those of that time
     record = {**found, "members": 2}
     assert script.at_level(record, -2.0) == "0.00M" and script.at_level(record, -1.5) == "never"  # the median's
     both = script.merged([found, found])

@@ -258,6 +258,19 @@ def test_pbt_replaces_the_worst_fifth_by_the_best_fifth():
     assert (none.kind == Kind.KEPT).all()
 
 
+def test_before_the_burn_in_is_over_pbt_replaces_the_lost_alone():
+    fitness = np.arange(MEMBERS).astype(float)
+    fitness[[20, 39]] = np.nan
+    for generation in range(4):  # that select after 2, 4, 6 and 8 rounds
+        before = population().replace(generation=jnp.full(MEMBERS, generation, jnp.int32))
+        new = generations(Pbt(every=2, burn_in=6), fitness, count=5, before=before)
+        replaced = [20, 39] if generation < 2 else [*range(6), 20, 39]
+        for kinds, parents in zip(new.kind, new.parent, strict=True):
+            np.testing.assert_array_equal(np.flatnonzero(kinds == Kind.EXPLORE), replaced)
+            assert np.isin(parents[replaced], range(31, 39)).all()  # the best eight
+            np.testing.assert_array_equal(np.delete(parents, replaced), np.delete(np.arange(MEMBERS), replaced))
+
+
 def test_pbt_draws_anew_from_the_ranges():
     new = generations(Pbt(resample=1.0, reset_optimiser=True), np.arange(MEMBERS))
     drawn = new.kind == Kind.EXPLORE
