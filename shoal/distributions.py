@@ -115,14 +115,23 @@ class Normal(distrax.Normal):
 
     def log_prob(self, value: chex.Array) -> chex.Array:
         """Of a raw action, without the change of variables (which cancels in a ratio)."""
-        return jnp.where(self.mask, super().log_prob(value), 0.0).sum(-1)
+        value, mean, log_std, mask = self._leading(value, self.loc, self.log_std, self.mask)
+        distance = (value - mean) * jnp.exp(-log_std)
+        return jnp.where(mask, -0.5 * (jnp.square(distance) + jnp.log(2.0 * jnp.pi)) - log_std, 0.0).sum(0)
 
     def entropy(self) -> chex.Array:
         """Of the raw normal; squashed, plus the log volume change at the mode, a first-order estimate."""
-        entropy = super().entropy()
+        mean, log_std, mask = self._leading(self.loc, self.log_std, self.mask)
+        entropy = 0.5 + 0.5 * jnp.log(2.0 * jnp.pi) + log_std
         if self.squash:
-            entropy = entropy + _log_tanh_slope(self.loc)
-        return jnp.where(self.mask, entropy, 0.0).sum(-1)
+            entropy = entropy + _log_tanh_slope(mean)
+        return jnp.where(mask, entropy, 0.0).sum(0)
+
+    @staticmethod
+    def _leading(*arrays: chex.Array) -> list[chex.Array]:
+        """The dimensions ``[N, ...]`` first, as the choices of a :class:`Categorical`."""
+        most = max(x.ndim for x in arrays)  # several values of each
+        return [jnp.moveaxis(jnp.expand_dims(x, range(most - x.ndim)), -1, 0) for x in arrays]
 
 
 def _log_tanh_slope(raw: chex.Array) -> chex.Array:
