@@ -49,6 +49,7 @@ def complaint(monkeypatch, capsys):
         ("hypers.lr=nan", "hypers.lr=nan: must be a finite number"),
         ("algo.num_envs=0", "algo.num_envs=0: must be at least 1"),
         ("algo.actor.widths=[64,0]", "algo.actor.widths=0: must be at least 1"),
+        ("algo.actor.widths=64", "algo.actor.widths=64: must be a list, [a,b]"),
         ("algo.minibatches=7", "algo.minibatches=7: must divide"),
         ("algo.actor.network=cnn", "algo.actor.network=cnn"),
         ("algo.critic.activation=sine", "must be one of tanh, relu"),
@@ -75,6 +76,32 @@ def test_the_line_names_the_field_and_what_is_allowed(complaint, word, answer):
     line = complaint(word)
     assert line.startswith("error: ")
     assert answer in line
+
+
+def test_of_a_name_given_twice_the_last_counts(complaint):
+    assert complaint("seeds=4", "seeds=abc") == "error: seeds=abc: must be a whole number"
+
+
+def test_a_recipe_that_is_missing_or_another_file_s_is_named(complaint, tmp_path):
+    answer = complaint("--config-dir", str(tmp_path), "--config-name", "winner")
+    assert answer == f"error: --config-name winner: no winner.yaml in {tmp_path}"
+    recipe = "defaults: [schema, hydra_defaults, {env: mpe/simple_spread}, {logger: none}, {algorithm: qmix}, _self_]"
+    (tmp_path / "winner.yaml").write_text(recipe)
+    answer = complaint("--config-dir", str(tmp_path), "--config-name", "winner")
+    assert f"{tmp_path}/winner.yaml: is no recipe for this file" in answer
+    assert "not in" in answer  # and why
+
+
+def test_several_schemes_of_evolution_may_share_their_settings(complaint):
+    from baselines.ippo import ippo_ff_mpe as ippo
+    from shoal import config
+
+    words = ["evolve=pbt,tournament", "evolve.rounds=4"]
+    config._register_schema(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
+    checked = config.check_overrides(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, config.CONFIG_DIR)
+    assert checked == ["-m", *words]
+    assert "need -m" in complaint(*words)
+    assert "evolve.size" in complaint("-m", *words, "evolve.size=3")  # of a tournament alone
 
 
 numbers = st.one_of(st.integers(-(10**6), 0), st.floats(-1e6, -1e-3), st.just("abc"), st.just("[1,2]"), st.just("null"))
