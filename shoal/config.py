@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -483,15 +484,21 @@ class Job:
         from shoal import hosts, runner, sharding
 
         sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
+        multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+        folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
         try:
-            multirun = HydraConfig.get().mode == RunMode.MULTIRUN
-            folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
             overrides = list(HydraConfig.get().overrides.task)
             runner.run(*self.parts, cfg, folder, overrides, self.callbacks)
         except UserError as error:
             fail(error)
         except runner.Stopped:
             sys.exit(runner.GO_ON)
+        except KeyboardInterrupt:
+            where = folder or cfg.resume or cfg.run.dir
+            print(f"stopped at once; resume={where} goes on from the last checkpoint, if there is one", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(128 + signal.SIGINT)  # an ordinary end would wait for the chunk under way
         except jax.errors.JaxRuntimeError as error:
             if hosts.count() == 1:
                 raise

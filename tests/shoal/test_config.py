@@ -125,6 +125,25 @@ def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
     assert f"resume={tmp_path} goes on with it" in complaint(f"run.dir={tmp_path}")
 
 
+def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tmp_path):
+    """Not by an ordinary exit, for which JAX would finish the chunk under way."""
+    from baselines.ippo import ippo_ff_mpe as ippo
+    from shoal import config, runner
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    monkeypatch.setattr(config.os, "_exit", sys.exit)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), f"run.dir={tmp_path}"])
+    with pytest.raises(SystemExit) as stop:
+        config.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+    assert stop.value.code == 130
+    assert capsys.readouterr().err.splitlines() == [
+        f"stopped at once; resume={tmp_path} goes on from the last checkpoint, if there is one"
+    ]
+
+
 def test_hydras_own_flags_keep_their_values():
     from baselines.ippo import ippo_ff_mpe as ippo
     from shoal import config

@@ -399,6 +399,14 @@ def test_rounds_and_chunks():
         assert (plan.rounds_per_chunk, plan.chunks, plan.updates_per_round) == expected
 
 
+@pytest.mark.parametrize(("available", "advice"), [(500, "runs_per_batch=8 "), (170, "population=3 ")])
+def test_what_does_not_fit_is_cut_to_whole_populations(available, advice):
+    """Five populations of four, of whose runs nine fit, or three, with a tenth to spare."""
+    plan = plan_of(ippo_ff_mpe, "evolve=pbt", "seeds=5")
+    with pytest.raises(UserError, match=advice):
+        runner.check_memory(1000, available, plan)
+
+
 def test_the_best_of_a_population_counts():
     def entry(returns, **more):
         return {"batch": 0, "env_steps": 10, "runs": [0, 1, 2, 3], "metrics": {"episode_return": returns}, **more}
