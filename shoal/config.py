@@ -319,7 +319,10 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
         raise UserError(_misfit(recipe, config_dir, error)) from error
     defaults, known = recipes[0], set().union(*map(_known_keys, recipes))
     checked, singles, variants = [], [], []
+    goes_on = any(word.startswith("resume=") and word != "resume=auto" for word in words)
     for word in words:
+        if goes_on and not schemes and word.startswith(("evolve.", "population=")):
+            raise UserError(f"{word}: a resumed training cannot change this; start a new one instead")
         word = f"++{word}" if word.startswith(OPEN) else _canonical(word)
         try:
             override = OverridesParser.create().parse_overrides([word])[0]

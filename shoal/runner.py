@@ -366,6 +366,8 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
     loaded = OmegaConf.load(path)
     assert isinstance(loaded, DictConfig)
     saved = complete(loaded)
+    if saved.file != cfg.file and saved.file and cfg.file:
+        raise UserError(f"resume={folder}: is a training of baselines/{saved.file}.py, not of this file")
     for word in overrides:
         key = word.lstrip("+").split("=", 1)[0]
         if key.startswith(("hydra", "launcher")):

@@ -144,6 +144,17 @@ def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tm
     ]
 
 
+@pytest.mark.parametrize("word", ["evolve.rounds=64", "population=8"])
+def test_a_resumed_evolution_stays_as_it_was(complaint, tmp_path, word):
+    assert complaint(f"resume={tmp_path}", word).startswith(f"error: {word}: a resumed training cannot change this")
+
+
+def test_a_training_of_another_file_is_not_resumed(complaint, tmp_path):
+    (tmp_path / "config.yaml").write_text("file: qmix/qmix_rnn_mpe\n")
+    answer = complaint(f"resume={tmp_path}")
+    assert answer == f"error: resume={tmp_path}: is a training of baselines/qmix/qmix_rnn_mpe.py, not of this file"
+
+
 def test_hydras_own_flags_keep_their_values():
     from baselines.ippo import ippo_ff_mpe as ippo
     from shoal import config

@@ -86,6 +86,7 @@ def test_what_is_left_behind(folder):
     assert runs.table.to_dict("list") == {"member": [0, 1, 2, 3] * 2, "seed": [0] * 4 + [1] * 4}
     assert runs.policy(runs.best) is not None
     assert {"curves.png", "lineage.png", "winner.yaml", "lineage.csv"} <= {path.name for path in folder.iterdir()}
+    assert len({path.stat().st_mode for path in folder.iterdir() if path.is_file()}) == 1  # whoever reads one reads all
     record = json.loads((folder / "evaluations.json").read_text())["matrix"]["climbing"]["ippo"]
     assert list(record) == ["seed_0", "seed_1"]  # a population is a seed
     table = runs.lineage
