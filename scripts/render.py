@@ -72,6 +72,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a .gif, .png or .webp")
     options = parser.parse_args()
     try:
+        if min(options.episodes, options.size, options.fps) <= 0:
+            raise UserError("--episodes, --size and --fps: must be above 0")
         out = options.out or default_name(options.what)
         strips = [animation(what, options) for what in options.what]
         longest = max(map(len, strips))

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -309,15 +310,19 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
     values = [i + 1 for i, a in enumerate(argv) if a in FLAGS_WITH_VALUE]
     flags = [a for i, a in enumerate(argv) if a.startswith("-") or i in values]
     words = [a for i, a in enumerate(argv) if not (a.startswith("-") or i in values)]
-    chosen = [word for word in words if word.startswith("evolve=") and "," not in word]
-    try:
-        _check_groups(chosen, "")
-        defaults = _compose(recipe, chosen, config_dir)  # a scheme of evolution has settings of its own
+    evolve = [word.removeprefix("evolve=") for word in words if word.startswith("evolve=")]
+    schemes = [f"evolve={name.strip()}" for names in evolve for name in names.split(",")]
+    _check_groups(schemes, "")
+    try:  # a scheme of evolution has settings of its own; a multirun may have several
+        recipes = [_compose(recipe, scheme, config_dir) for scheme in ([[name] for name in schemes] or [[]])]
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_one_line(error)) from error
-    known = _known_keys(defaults)
+        raise UserError(_misfit(recipe, config_dir, error)) from error
+    defaults, known = recipes[0], set().union(*map(_known_keys, recipes))
     checked, singles, variants = [], [], []
+    goes_on = any(word.startswith("resume=") and word != "resume=auto" for word in words)
     for word in words:
+        if goes_on and not schemes and word.startswith(("evolve.", "population=")):
+            raise UserError(f"{word}: a resumed training cannot change this; start a new one instead")
         word = f"++{word}" if word.startswith(OPEN) else _canonical(word)
         try:
             override = OverridesParser.create().parse_overrides([word])[0]
@@ -414,8 +419,11 @@ def _one_line(error: Exception, words: list[str] | None = None) -> str:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     key = getattr(cause, "full_key", None) or ""
-    value = next((w.split("=", 1)[1] for w in words or [] if w.lstrip("+").startswith(f"{key}=")), None)
+    said = [w.split("=", 1)[1] for w in words or [] if w.lstrip("+").startswith(f"{key}=")]
+    value = said[-1] if said else None  # of a name that is given twice the last counts
     text = str(cause).splitlines()[0]
+    if "is not a ListConfig" in text:
+        text = "must be a list, [a,b]"
     kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
     for kind, allowed in kinds.items():
         if f"converted to {kind}" in text or (kind == "Boolean" and "valid bool" in text):
@@ -423,6 +431,16 @@ def _one_line(error: Exception, words: list[str] | None = None) -> str:
     if key and value is not None:
         return f"{key}={value}: {text}"
     return f"{key}: {text}" if key else text
+
+
+def _misfit(recipe: str, config_dir: str, error: Exception) -> str:
+    """Why a recipe cannot be composed: it is not there, or was made for another file."""
+    path = Path(config_dir) / f"{recipe.removesuffix('.yaml')}.yaml"
+    if not path.exists():
+        return f"--config-name {recipe}: no {path.name} in {config_dir}"
+    lines = str(error).splitlines()
+    reason = " ".join(lines[:2]) if lines[0].endswith(":") else _one_line(error)
+    return f"{path}: is no recipe for this file ({reason})"
 
 
 def _chosen_recipe(argv: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -469,15 +487,21 @@ class Job:
         from shoal import hosts, runner, sharding
 
         sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
+        multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+        folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
         try:
-            multirun = HydraConfig.get().mode == RunMode.MULTIRUN
-            folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
             overrides = list(HydraConfig.get().overrides.task)
             runner.run(*self.parts, cfg, folder, overrides, self.callbacks)
         except UserError as error:
             fail(error)
         except runner.Stopped:
             sys.exit(runner.GO_ON)
+        except KeyboardInterrupt:
+            where = folder or cfg.resume or cfg.run.dir
+            print(f"stopped at once; resume={where} goes on from the last checkpoint, if there is one", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(128 + signal.SIGINT)  # an ordinary end would wait for the chunk under way
         except jax.errors.JaxRuntimeError as error:
             if hosts.count() == 1:
                 raise

@@ -203,7 +203,8 @@ def draw(path: Path, table: pd.DataFrame, title: str) -> None:
     first = winner(table)
     line = ancestry(table, first)
     own = table[table["population"] == first["population"]].copy()
-    names = [name for name in evolved(table) if not name.endswith("/activation")][:PANELS]
+    names = [name for name in evolved(table) if not name.endswith("/activation")]
+    names = sorted(names, key=lambda name: own[name].nunique() == 1)[:PANELS]  # what has changed, above all
     finite = own["fitness"][np.isfinite(own["fitness"])]
     low, high = (finite.quantile(0.05), finite.quantile(0.95)) if len(finite) else (0.0, 1.0)
     shades = plt.Normalize(low, high if high > low else low + 1.0)

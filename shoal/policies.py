@@ -34,7 +34,10 @@ def save(folder: Path, best: Any, last: Any) -> None:
     from safetensors.numpy import save_file
 
     partial = folder / f".{FILE}"
+    partial.touch()
+    mode = partial.stat().st_mode  # for whom the other files are; safetensors would make it the owner's alone
     save_file(flatten(best, "best") | flatten(last, "last"), partial)
+    partial.chmod(mode)
     os.replace(partial, folder / FILE)
 
 

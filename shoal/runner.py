@@ -366,6 +366,8 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
     loaded = OmegaConf.load(path)
     assert isinstance(loaded, DictConfig)
     saved = complete(loaded)
+    if saved.file != cfg.file and saved.file and cfg.file:
+        raise UserError(f"resume={folder}: is a training of baselines/{saved.file}.py, not of this file")
     for word in overrides:
         key = word.lstrip("+").split("=", 1)[0]
         if key.startswith(("hydra", "launcher")):
@@ -462,7 +464,6 @@ def no_collection() -> Iterator[None]:
 def compile_programs(plan: Plan, display: Display) -> Programs:
     """Compile the start and the chunk for one batch of runs, and refuse what will not fit in memory."""
     begin = time.perf_counter()
-    settings = plan.settings
     keys, hypers = sharding.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
 
     def first(key: chex.PRNGKey, hypers: Hypers):
@@ -481,7 +482,7 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     shapes = sharding.shapes(traced.out_info, plan.width)
     available = hosts.least(available_memory())
     # The least that it can be, known before anything is compiled.
-    check_memory(budget.state_need(shapes, plan.width).of(plan.width), available, plan.width, settings)
+    check_memory(budget.state_need(shapes, plan.width).of(plan.width), available, plan)
     chunk = sharding.over_runs(chunk_of(plan), plan.width, in_place=True) if plan.rules is None else evolving
     chunk_traced = jax.jit(chunk, donate_argnums=0).trace(shapes, hypers)
     chunk_lowered = chunk_traced.lower()
@@ -493,7 +494,7 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
         start_compiled = traced.lower().compile(RUN_ONCE)
         chunk_compiled = chunk_compiling.result()
     memory = memory_of(chunk_compiled, plan.width)
-    check_memory(memory, available, plan.width, settings)
+    check_memory(memory, available, plan)
     if memory > WORTH_SAYING:
         display.line(f"{plan.width} runs at once take {budget.size_text(memory)}")
     return Programs(start_compiled, chunk_compiled, shapes, time.perf_counter() - begin, memory)
@@ -508,16 +509,19 @@ def memory_of(program: Any, runs: int) -> int:
     return budget.holders(runs) * (taken - sizes.alias_size_in_bytes)
 
 
-def check_memory(needed: int, available: int | None, runs: int, settings: DictConfig) -> None:
+def check_memory(needed: int, available: int | None, plan: Plan) -> None:
     """A :class:`UserError` that names ``runs_per_batch`` (and ``buffer_size``) if more is needed than there is."""
     if available is None or needed <= available:
         return
-    advice = []
-    if runs > 1:
-        fit = max(1, int(runs * available / needed * 0.9))
-        advice.append(f"runs_per_batch={fit} (or auto) trains them in batches that fit")
-    if "buffer_size" in settings.algo:
-        advice.append(f"a smaller algo.buffer_size (it is {settings.algo.buffer_size}) makes each run smaller")
+    advice, runs, algo = [], plan.width, plan.settings.algo
+    members = plan.rules.population if plan.rules else 1
+    fit = max(1, int(runs * available / needed * 0.9))
+    if members > fit:
+        advice.append(f"population={fit} makes a population that fits")
+    elif runs > 1:
+        advice.append(f"runs_per_batch={fit // members * members} (or auto) trains them in batches that fit")
+    if "buffer_size" in algo:
+        advice.append(f"a smaller algo.buffer_size (it is {algo.buffer_size}) makes each run smaller")
     advice = advice or ["make the networks, algo.num_envs or algo.rollout_length smaller"]
     raise UserError(
         f"{runs} run{'s' * (runs > 1)} need {budget.size_text(needed)} and {budget.size_text(available)} are free; "

@@ -109,10 +109,10 @@ def test_a_step_equals_the_originals(task, case):
         check(name, timestep.info[name].reshape(value.shape).astype(np.float32), value, REWARD)
 
 
-@pytest.mark.parametrize("task", [task for task in RECORDED if task in TASKS and task != "discovery"])
+@pytest.mark.parametrize("task", [task for task in RECORDED if task in TASKS])
 def test_twenty_steps_on_their_own_equal_the_originals(task):
     """Nothing but the first state is given: errors may grow, and contacts multiply them."""
-    record = load(task)["default"]
+    record = load(task)["extra_1" if task == "discovery" else "default"]  # where no target goes to a place of its own
     env = make(task, **json.loads(record["kwargs"].item()))
     known = states(record, "random")
     first = {name: value[:, 0] for name, value in known.items()}
@@ -123,10 +123,12 @@ def test_twenty_steps_on_their_own_equal_the_originals(task):
         return jax.lax.scan(lambda s, x: (env.step(*x[:1], s, x[1])[0],) * 2, env.restore(**state), (keys, actions))[1]
 
     found = run(jax.vmap(episode), first, record["random/action"])
-    assert steps >= 8
+    assert steps == (12 if task == "football" else 20)  # of its many bodies fewer are recorded
     tolerance = JOINED["atol"] if env.world.joints else 1e-4
+    lost = env.n_targets if task == "discovery" else 0  # what is covered goes far away, anywhere
     for name in ("pos", "rot"):
-        np.testing.assert_allclose(getattr(found, name), known[name][:, 1:], atol=tolerance, rtol=0, err_msg=name)
+        ours, theirs = getattr(found, name)[:, :, lost:], known[name][:, 1:, lost:]
+        np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=0, err_msg=name)
 
 
 @pytest.mark.parametrize("task, case", [pair for pair in CASES if pair[1] != "discrete"])

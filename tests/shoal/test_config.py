@@ -49,6 +49,7 @@ def complaint(monkeypatch, capsys):
         ("hypers.lr=nan", "hypers.lr=nan: must be a finite number"),
         ("algo.num_envs=0", "algo.num_envs=0: must be at least 1"),
         ("algo.actor.widths=[64,0]", "algo.actor.widths=0: must be at least 1"),
+        ("algo.actor.widths=64", "algo.actor.widths=64: must be a list, [a,b]"),
         ("algo.minibatches=7", "algo.minibatches=7: must divide"),
         ("algo.actor.network=cnn", "algo.actor.network=cnn"),
         ("algo.critic.activation=sine", "must be one of tanh, relu"),
@@ -77,6 +78,32 @@ def test_the_line_names_the_field_and_what_is_allowed(complaint, word, answer):
     assert answer in line
 
 
+def test_of_a_name_given_twice_the_last_counts(complaint):
+    assert complaint("seeds=4", "seeds=abc") == "error: seeds=abc: must be a whole number"
+
+
+def test_a_recipe_that_is_missing_or_another_file_s_is_named(complaint, tmp_path):
+    answer = complaint("--config-dir", str(tmp_path), "--config-name", "winner")
+    assert answer == f"error: --config-name winner: no winner.yaml in {tmp_path}"
+    recipe = "defaults: [schema, hydra_defaults, {env: mpe/simple_spread}, {logger: none}, {algorithm: qmix}, _self_]"
+    (tmp_path / "winner.yaml").write_text(recipe)
+    answer = complaint("--config-dir", str(tmp_path), "--config-name", "winner")
+    assert f"{tmp_path}/winner.yaml: is no recipe for this file" in answer
+    assert "not in" in answer  # and why
+
+
+def test_several_schemes_of_evolution_may_share_their_settings(complaint):
+    from baselines.ippo import ippo_ff_mpe as ippo
+    from shoal import config
+
+    words = ["evolve=pbt,tournament", "evolve.rounds=4"]
+    config._register_schema(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
+    checked = config.check_overrides(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, config.CONFIG_DIR)
+    assert checked == ["-m", *words]
+    assert "need -m" in complaint(*words)
+    assert "evolve.size" in complaint("-m", *words, "evolve.size=3")  # of a tournament alone
+
+
 numbers = st.one_of(st.integers(-(10**6), 0), st.floats(-1e6, -1e-3), st.just("abc"), st.just("[1,2]"), st.just("null"))
 
 
@@ -96,6 +123,36 @@ def test_bad_values_get_one_line(complaint, field, value):
 def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
     (tmp_path / "metrics.csv").write_text("run\n")
     assert f"resume={tmp_path} goes on with it" in complaint(f"run.dir={tmp_path}")
+
+
+def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tmp_path):
+    """Not by an ordinary exit, for which JAX would finish the chunk under way."""
+    from baselines.ippo import ippo_ff_mpe as ippo
+    from shoal import config, runner
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    monkeypatch.setattr(config.os, "_exit", sys.exit)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), f"run.dir={tmp_path}"])
+    with pytest.raises(SystemExit) as stop:
+        config.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+    assert stop.value.code == 130
+    assert capsys.readouterr().err.splitlines() == [
+        f"stopped at once; resume={tmp_path} goes on from the last checkpoint, if there is one"
+    ]
+
+
+@pytest.mark.parametrize("word", ["evolve.rounds=64", "population=8"])
+def test_a_resumed_evolution_stays_as_it_was(complaint, tmp_path, word):
+    assert complaint(f"resume={tmp_path}", word).startswith(f"error: {word}: a resumed training cannot change this")
+
+
+def test_a_training_of_another_file_is_not_resumed(complaint, tmp_path):
+    (tmp_path / "config.yaml").write_text("file: qmix/qmix_rnn_mpe\n")
+    answer = complaint(f"resume={tmp_path}")
+    assert answer == f"error: resume={tmp_path}: is a training of baselines/qmix/qmix_rnn_mpe.py, not of this file"
 
 
 def test_hydras_own_flags_keep_their_values():

@@ -86,6 +86,7 @@ def test_what_is_left_behind(folder):
     assert runs.table.to_dict("list") == {"member": [0, 1, 2, 3] * 2, "seed": [0] * 4 + [1] * 4}
     assert runs.policy(runs.best) is not None
     assert {"curves.png", "lineage.png", "winner.yaml", "lineage.csv"} <= {path.name for path in folder.iterdir()}
+    assert len({path.stat().st_mode for path in folder.iterdir() if path.is_file()}) == 1  # whoever reads one reads all
     record = json.loads((folder / "evaluations.json").read_text())["matrix"]["climbing"]["ippo"]
     assert list(record) == ["seed_0", "seed_1"]  # a population is a seed
     table = runs.lineage
@@ -397,6 +398,14 @@ def test_rounds_and_chunks():
     ):
         plan = plan_of(ippo_ff_mpe, "evolve=pbt", *words)
         assert (plan.rounds_per_chunk, plan.chunks, plan.updates_per_round) == expected
+
+
+@pytest.mark.parametrize(("available", "advice"), [(500, "runs_per_batch=8 "), (170, "population=3 ")])
+def test_what_does_not_fit_is_cut_to_whole_populations(available, advice):
+    """Five populations of four, of whose runs nine fit, or three, with a tenth to spare."""
+    plan = plan_of(ippo_ff_mpe, "evolve=pbt", "seeds=5")
+    with pytest.raises(UserError, match=advice):
+        runner.check_memory(1000, available, plan)
 
 
 def test_the_best_of_a_population_counts():
