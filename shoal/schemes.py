@@ -180,8 +180,11 @@ def make_rules(
         raise UserError(f"population={members}: evolve={scheme.scheme} needs {least} members at least")
     if algorithm.init_optimiser is None:
         raise UserError(f"evolve={scheme.scheme}: the algorithm file says no init_optimiser (shoal/algorithm.py)")
-    if not getattr(scheme, "factors", (1.0,)):
+    factors = getattr(scheme, "factors", (1.0,))
+    if not factors:
         raise UserError("evolve.factors=[]: needs a factor at least")
+    if min(factors) <= 0:
+        raise UserError(f"evolve.factors={list(factors)}: each must be more than 0")
     ranges = make_ranges(scheme.hypers, hypers, algorithm.evolving)
     weights: tuple[float, ...] = ()
     if isinstance(scheme, Tournament):

@@ -127,6 +127,9 @@ def test_continuous_actions_stay_inside_their_bounds(kind):
     expected = stats.norm.logpdf(raw, pi.loc, pi.scale)
     np.testing.assert_allclose(pi.log_prob(raw)[:, 0], expected[:, 0].sum(-1), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(pi.log_prob(raw)[:, 1], expected[:, 1, 0], rtol=1e-4, atol=1e-4)  # padding left out
+    spread = np.where(mask, stats.norm.entropy(pi.loc, pi.scale), 0.0)
+    slope = np.where(mask, np.log(1 - np.tanh(pi.loc) ** 2), 0.0) if kind == "tanh_normal" else 0.0
+    np.testing.assert_allclose(pi.entropy(), (spread + slope).sum(-1), rtol=1e-3)
 
 
 def test_squashing_lowers_the_entropy():

@@ -390,6 +390,7 @@ def test_ranges_around_the_recipe_s_values_and_as_they_are_said():
         (Pbt(hypers={"lr": {"min": 0.1, "max": 1, "log": 3}}), 8, "log=3: must be true or false"),
         (Pbt(hypers=3), 8, "evolve.hypers=3: must be names, or ranges"),
         (Pbt(factors=()), 8, "needs a factor"),
+        (Tournament(factors=(0.0, 1.2)), 8, "evolve.factors=[0.0, 1.2]: each must be more than 0"),
     ],
 )
 def test_what_cannot_be_is_said(scheme, members, answer):
