@@ -305,7 +305,7 @@ def apply_in_blocks(module: nn.Module, params: Any, *inputs: Any) -> Any:
     model, leaves = getattr(module, "model", None), jax.tree.leaves(inputs)
     if model is None or model.remembers or not model.widths:
         return apply(module, params, *inputs)
-    length, width = len(leaves[0]), max(model.widths)
+    length, width = leaves[0].shape[0], max(model.widths)
     rows = math.prod(leaves[0].shape[:-1])
     if not features_lead(rows, width) or any(len(leaf) != length for leaf in leaves):
         return apply(module, params, *inputs)
