@@ -4,6 +4,7 @@
     python scripts/evolution.py --only random,grid,tuned    # some of them; the page shows what is recorded
     python scripts/evolution.py --only none                 # nothing is trained: the page of the records
     python scripts/evolution.py --quick --folder quick      # the searches on one task at a size that means nothing
+    python scripts/evolution.py --seed 100 --folder trial   # a trial on other seeds; the page goes there too
 
 *Search* (``TASKS``): an algorithm starts from learning rates thirty times too low and from ten times too much entropy,
 or a tenth of the exploration noise. Evolution may move them within ranges; grid and random search draw from the same
@@ -31,7 +32,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,6 +106,7 @@ class Size:
     peer_population: int = 4
     peers: int = 3  # populations, one after the other
     episodes: int = 256
+    seed: int = 0  # of the first
 
 
 SEARCH_TEXT = f"""\
@@ -161,20 +163,21 @@ def trainings(method: str, task: Task, size: Size) -> list[list[str]]:
     common = [task.algorithm, f"env={task.env}", steps, f"evaluation.episodes={size.episodes}"]
     plain = [*common, f"chunks={size.rounds}"]
     if method == "tuned":
-        return [[*plain, f"seeds={size.seeds}"]]
+        return [[*plain, f"seeds={size.seeds}", f"seed={size.seed}"]]
     own = ["sweep.paired=false"]  # first weights and luck, as members have
     if method == "grid":
         values = grid(task, size)
         points = [f"sweep.{name}=[{','.join(f'{v:g}' for v in each)}]" for name, each in values.items()]
-        return [[*plain, "seeds=1", *own, *points]]
+        return [[*plain, "seeds=1", f"seed={size.seed}", *own, *points]]
     ranges = intervals(task)
     if method == "random":
         draws = ["sweep.mode=random", f"sweep.num={size.population}", *(f"sweep.{n}={r}" for n, r in ranges.items())]
-        return [[*plain, "seeds=1", f"seed={i}", f"sweep.seed={i}", *own, *draws] for i in range(size.populations)]
+        numbers = range(size.seed, size.seed + size.populations)
+        return [[*plain, "seeds=1", f"seed={i}", f"sweep.seed={i}", *own, *draws] for i in numbers]
     bad = [f"hypers.{name}={value * task.searched[name].bad:.4g}" for name, value in tuned(task).items()]
     limits = [f"evolve.hypers.{name}={interval}" for name, interval in ranges.items()]
-    count = [f"population={size.population}", f"seeds={size.populations}", f"evolve.rounds={size.rounds}"]
-    return [[*common, f"evolve={method}", *count, *bad, *limits, *EVOLUTION[method]]]
+    count = [f"population={size.population}", f"seeds={size.populations}", f"seed={size.seed}"]
+    return [[*common, f"evolve={method}", *count, f"evolve.rounds={size.rounds}", *bad, *limits, *EVOLUTION[method]]]
 
 
 # As AgileRL's demonstrations have it: a gradient step per 100 environment steps, batch, noise and first values.
@@ -263,9 +266,9 @@ def search(method: str, task: Task, size: Size, folder: Path) -> dict[str, Any]:
 def against(algorithm: str, setting: str, size: Size, folder: Path) -> dict[str, Any]:
     """Populations of one setting, each by itself for its time."""
     outcomes, took, compiling = [], [], []
-    commands = [peer_training(algorithm, setting, seed, size) for seed in range(size.peers)]
-    for seed, words in enumerate(commands):
-        place = folder / f"{algorithm}_{setting}_{seed}"
+    commands = [peer_training(algorithm, setting, size.seed + number, size) for number in range(size.peers)]
+    for number, words in enumerate(commands):
+        place = folder / f"{algorithm}_{setting}_{number}"
         took.append(train(words, place))
         compiling.append(json.loads((place / "provenance.json").read_text())["session"]["compile_seconds"])
         outcomes.append(outcome(place, size.peer_population, PEER_HYPERS))
@@ -425,9 +428,10 @@ def main() -> None:
     parser.add_argument("--tasks", help=f"default: {','.join(TASKS)}")
     parser.add_argument("--folder", type=Path, default=Path("runs/evolution"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes; records and page go to --folder too")
+    parser.add_argument("--seed", type=int, default=0, help="of the first; with another, all goes to --folder too")
     options = parser.parse_args()
-    size, folder = QUICK if options.quick else Size(), options.folder.absolute()
-    docs = folder / "docs" if options.quick else ROOT / "docs"
+    size, folder = replace(QUICK if options.quick else Size(), seed=options.seed), options.folder.absolute()
+    docs = folder / "docs" if options.quick or options.seed else ROOT / "docs"
     results = docs / "results"
     for place in (results, docs / "images"):
         place.mkdir(parents=True, exist_ok=True)

@@ -231,12 +231,16 @@ def reference_rows(folder: Path, seeds: int, steps: float) -> list[str]:
     return [f"| {name} | {iqm(values[:, 0]):.2f} | {interval(values[:, -1])} |" for name, values in names.items()]
 
 
-def reference_qmix_rows(seeds: int, steps: float) -> list[str]:
-    """JaxMARL's QMIX at its hyperparameters on jaxmarl's environment, as long as ours."""
+MPE = {"mpe/simple_spread": "MPE_simple_spread_v3", "mpe/simple_speaker_listener": "MPE_simple_speaker_listener_v4"}
+
+
+def reference_qmix_row(training: Training) -> str:
+    """JaxMARL's QMIX or VDN at its hyperparameters on jaxmarl's environment, as long and with as many seeds as ours."""
     import jax
     import reference_qmix
 
-    config = reference_qmix.Config(total_steps=steps)
+    seeds, steps = training.seeds, training.steps
+    config = reference_qmix.Config(MPE[training.env], training.algorithm, steps)
     init, update = reference_qmix.make(config)
     keys = jax.random.split(jax.random.PRNGKey(0), seeds)
     train = jax.jit(
@@ -244,8 +248,9 @@ def reference_qmix_rows(seeds: int, steps: float) -> list[str]:
     )
     returns = np.asarray(train(keys)) * 25 / 26  # [seeds, updates], from 26 steps to 25
     returns = np.stack([part.mean(axis=1) for part in np.array_split(returns, 20, axis=1)], axis=1)
-    name = f"reference QMIX in JaxMARL's manner, {seeds} x {human_steps(steps)}"
-    return [f"| {name} | {iqm(returns[:, 0]):.2f} | {interval(returns[:, -1])} |"]
+    last = returns[:, -2:].mean(axis=1)  # a tenth, as of ours
+    cells = [f"`{training.env}`", f"reference {training.algorithm}", f"{seeds} x {human_steps(steps)}"]
+    return f"| {' | '.join(cells)} | {iqm(returns[:, 0]):.2f} | {interval(last)} |"
 
 
 def main() -> None:
@@ -255,7 +260,7 @@ def main() -> None:
         "--only", default="", help="environments, families or algorithms, comma-separated; none for no training"
     )
     parser.add_argument("--reference", action="store_true", help="JaxMARL's hyperparameters and the reference too")
-    parser.add_argument("--reference-qmix", action="store_true", help="JaxMARL's QMIX on simple_spread too")
+    parser.add_argument("--reference-qmix", action="store_true", help="JaxMARL's QMIX and VDN on MPE too")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else []
@@ -272,9 +277,10 @@ def main() -> None:
     reference = "\n".join(line for line in lines if line.startswith(("| Shoal", "| reference in")))
     if options.reference:
         reference = "\n".join(reference_rows(options.folder, 5, 1e6))
-    reference_qmix = "\n".join(line for line in lines if line.startswith("| reference QMIX"))
+    reference_qmix = "\n".join(line for line in lines if "| reference " in line and "mpe/" in line)
     if options.reference_qmix:
-        reference_qmix = "\n".join(reference_qmix_rows(4, 5e5))
+        peers = [t for t in OFF_POLICY if t.algorithm in ("qmix", "vdn") and t.env in MPE]
+        reference_qmix = "\n".join(map(reference_qmix_row, peers))
 
     done = {t: json.loads((results / f"{t.name}.json").read_text()) for t in TRAININGS if recorded(t, results)}
     facts = list(done.values())[-1]["provenance"]
@@ -331,9 +337,10 @@ def main() -> None:
         )
     if reference_qmix:
         text += (
-            "\n## JaxMARL's QMIX on simple_spread\n\nscripts/reference_qmix.py at its `ql_rnn_mpe` hyperparameters on "
-            "the jaxmarl package's environment: sampled episodes, return per agent, scaled from 26 steps to 25; to be "
-            "compared with the rows of QMIX and VDN above.\n\n| training | first | last |\n|---|---|---|\n"
+            "\n## JaxMARL's QMIX and VDN on MPE\n\nscripts/reference_qmix.py at its `ql_rnn_mpe` hyperparameters on "
+            "the jaxmarl package's environment: sampled episodes, return per agent, scaled from 26 steps to 25; first "
+            "twentieth and last tenth of the training; to be compared with the rows of QMIX and VDN above, of as many "
+            "steps and seeds.\n\n| environment | training | seeds x steps | first | last |\n|---|---|---|---|---|\n"
             + reference_qmix
             + "\n"
         )

@@ -1,11 +1,12 @@
-"""JaxMARL's recurrent QMIX on MPE, re-created as a peer in speed and learning. Not part of Shoal.
+"""JaxMARL's recurrent QMIX and VDN on MPE, re-created as a peer in speed and learning. Not part of Shoal.
 
-The code is our own; the method, the order of the work and the hyperparameters are those of JaxMARL's ``qmix_rnn`` with
-its ``ql_rnn_mpe`` settings (Rutherford et al. 2024), and the environment and its batching wrapper are the jaxmarl
-package's own: a dict of agents is stacked at every step, every rollout starts from a reset of all environments, a flax
-GRU cell projects its input inside the scan over time, the network is vmapped over agents, and random actions are drawn
-by ``choice`` agent by agent. Kept as well: the ``done`` that is stored is the one before the step, so that the target's
-mask is one step late. Left out: tests during the training, and the callback that logs to wandb.
+The code is our own; the method, the order of the work and the hyperparameters are those of JaxMARL's ``qmix_rnn``, or
+``vdn_rnn``, with the ``ql_rnn_mpe`` settings (Rutherford et al. 2024), and the environment and its batching wrapper are
+the jaxmarl package's own: a dict of agents is stacked at every step, every rollout starts from a reset of all
+environments, a flax GRU cell projects its input inside the scan over time, the network is vmapped over agents, and
+random actions are drawn by ``choice`` agent by agent. Kept as well: the ``done`` that is stored is the one before the
+step, so that the target's mask is one step late. Left out: tests during the training, and the callback that logs to
+wandb.
 
     python scripts/reference_qmix.py
 
@@ -37,6 +38,7 @@ class Config:
     """JaxMARL's ``ql_rnn_mpe``."""
 
     env: str = "MPE_simple_spread_v3"
+    mixer: str = "qmix"  # or vdn
     total_steps: float = 1e7  # environment steps: where the learning rate has come down to zero
     num_envs: int = 8  # E
     rollout_length: int = 26  # T
@@ -105,6 +107,14 @@ class Mixer(nn.Module):
         return (hidden @ w_2 + b_2)[..., 0, 0]
 
 
+class Sum(nn.Module):
+    """VDN's: ``q [A, T, B]`` to ``[T, B]``."""
+
+    @nn.compact
+    def __call__(self, q: chex.Array, state: chex.Array) -> chex.Array:
+        return q.sum(axis=0)
+
+
 @chex.dataclass(frozen=True)
 class Step:
     obs: dict[str, chex.Array]
@@ -128,7 +138,8 @@ def make(config: Config) -> tuple[Callable, Callable]:
     env = MPELogWrapper(jaxmarl.make(config.env))
     vec = CTRolloutManager(env, batch_size=config.num_envs)
     names, agents = env.agents, env.num_agents
-    network, mixer = Agent(vec.max_action_space, config.width), Mixer(config)
+    network = Agent(vec.max_action_space, config.width)
+    mixer = Mixer(config) if config.mixer == "qmix" else Sum()
     buffer = flashbax.make_trajectory_buffer(
         max_length_time_axis=config.buffer_size // config.num_envs,
         min_length_time_axis=config.batch_size,

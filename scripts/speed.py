@@ -36,7 +36,7 @@ import envs
 from baselines.ippo import ippo_ff_mpe as ippo
 from envs.base import Discrete, Env, MultiDiscrete, UserError
 from envs.wrappers import AutoReset
-from shoal import networks, runner, sharding, sweep
+from shoal import learners, networks, runner, sharding, sweep
 from shoal.progress import human, show_table
 from shoal.shuffle import permutations
 
@@ -170,9 +170,10 @@ def repeat(function: Callable, times: int, carry: Any, *arguments: Any) -> tuple
     return jax.lax.scan(lambda c, _: function(c, *arguments), carry, length=times)
 
 
-def training(module: ModuleType, config: Any, env: Env, runs: int, updates: int) -> Program:
-    """An algorithm file as the runner trains it: its chunk, its start, its way over devices."""
-    algorithm, width = module.make(config, env), sharding.padded(runs)
+def training(module: ModuleType, config: Any, env: Env, runs: int, updates: int, count: int = 1) -> Program:
+    """An algorithm file as the runner trains it: its chunk, its start, its way over devices; ``count`` learners."""
+    sharding.choose(learners=count)
+    algorithm, width = learners.split(module.make, config, env, count), sharding.padded(runs)
     selected = sweep.expand(module.Hypers(), {}, width).select(np.arange(width))
     keys, hypers = sharding.put(selected, width)
     start = jax.jit(sharding.over_runs(partial(runner.start, algorithm), width)).lower(keys, hypers)
@@ -183,7 +184,8 @@ def training(module: ModuleType, config: Any, env: Env, runs: int, updates: int)
 
     steps = runs * updates * algorithm.steps_per_update
     program = sharding.over_runs(chunk, width, in_place=True)
-    return prepare("shoal", program, state, hypers, steps=steps, carries=True, options=runner.RUN_LONG)
+    name = "shoal" if count == 1 else f"shoal, {count} learners"
+    return prepare(name, program, state, hypers, steps=steps, carries=True, options=runner.RUN_LONG)
 
 
 def reference(config: ippo.Config, name: str, runs: int, updates: int) -> Program:

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import reference_qmix
-import reference_rnn
 from speed import Program, numbers, prepare, race, training
 
 import envs
@@ -35,24 +33,26 @@ SIZES = {"num_envs": 128, "rollout_length": 128, "epochs": 4, "minibatches": 4}
 QMIX = {"num_envs": 8, "rollout_length": 26, "batch_size": 32}
 
 
-def ours(name: str, task: str, runs: int, updates: int) -> Program:
-    """The same sizes here."""
+def ours(name: str, task: str, runs: int, updates: int, count: int = 1) -> Program:
+    """The same sizes here, shared by ``count`` learners."""
     if name == "qmix":
         network = Model("gru", widths=(64,), hidden=64, activation="relu")
         sizes = {"buffer_size": 130_000, "learning_starts": 0, "mixer_width": 32, "hyper_width": 128}
         config = qmix.Config(q=network, target_interval=200, **QMIX, **sizes)
-        return training(qmix, config, envs.make("mpe/simple_spread"), runs, updates)
+        return training(qmix, config, envs.make("mpe/simple_spread"), runs, updates, count)
     network = Model("gru", widths=(128,), hidden=128, after=(128,), activation="relu")
     if name == "mappo":
-        return training(
-            mappo, mappo.Config(actor=network, critic=network, **SIZES), envs.make(f"smax/{task}"), runs, updates
-        )
+        config = mappo.Config(actor=network, critic=network, **SIZES)
+        return training(mappo, config, envs.make(f"smax/{task}"), runs, updates, count)
     config = ippo.Config(actor=network, critic=network, share_torso=True, **SIZES)
-    return training(ippo, config, envs.make(f"smax/{task}"), runs, updates)
+    return training(ippo, config, envs.make(f"smax/{task}"), runs, updates, count)
 
 
 def reference(name: str, task: str, runs: int, updates: int) -> Program:
     """JaxMARL's manner: one run as ``jit(train)``, several as ``jit(vmap(train))``."""
+    import reference_qmix  # here: they import jaxmarl, which looks for devices before the cores are some
+    import reference_rnn
+
     if name == "qmix":
         init, update = reference_qmix.make(reference_qmix.Config(learning_starts=0))
         sizes = QMIX
@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("--task", default="2s3z")
     parser.add_argument("--runs", type=numbers, default="1", help="numbers of runs, comma-separated")
     parser.add_argument("--algorithms", default="mappo,ippo,qmix")
+    parser.add_argument("--learners", type=numbers, default="1", help="that a run of ours has, comma-separated")
     parser.add_argument("--reference-runs", type=int, default=1, help="the most that the reference is asked for")
     parser.add_argument("--updates", type=int, default=1, help="in one timed call; of QMIX 200 times as many")
     parser.add_argument("--repetitions", type=int, default=3)
@@ -88,9 +89,10 @@ def main() -> None:
     figures = []
     for name in options.algorithms.split(","):
         for runs in options.runs:
-            makers = [ours, reference] if runs <= options.reference_runs else [ours]
             updates = options.updates * (200 if name == "qmix" else 1)
-            programs = [make(name, options.task, runs, updates) for make in makers]
+            programs = [ours(name, options.task, runs, updates, count) for count in options.learners]
+            if runs <= options.reference_runs:
+                programs.append(reference(name, options.task, runs, updates))
             race(programs, options.repetitions)
             for program in programs:
                 ratio = programs[0].speed / program.speed

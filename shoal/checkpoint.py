@@ -25,6 +25,7 @@ from shoal import hosts
 
 MANIFEST, CALLBACKS = "manifest.json", "callbacks.json"
 PARTIAL = ".partial"
+LARGE = 2**28  # bytes
 
 
 def _digest(path: Path) -> str:
@@ -49,9 +50,10 @@ def save(folder: Path, chunk: int, state: Any, keep: int, callbacks: dict[str, A
             shutil.rmtree(stale)
         partial.mkdir()
     hosts.meet("a place for the checkpoint")
+    # As numpy arrays it is written sooner, but copied twice on the way.
+    small = hosts.count() == 1 and sum(leaf.nbytes for leaf in jax.tree.leaves(state)) < LARGE
     with ocp.PyTreeCheckpointer() as checkpointer:
-        saved = jax.tree.map(np.asarray, state) if hosts.count() == 1 else state
-        checkpointer.save((partial / "state").absolute(), saved)
+        checkpointer.save((partial / "state").absolute(), jax.tree.map(np.asarray, state) if small else state)
     if hosts.leads():
         _complete(partial, final, callbacks)
         for old in chunks(folder)[:-keep]:

@@ -145,6 +145,7 @@ class Settings:
     total_steps: float = setting(1e6, low=1)  # environment steps of one run
     chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
     runs_per_batch: int | str | None = setting(None, low=1, words=("auto",))  # at once; none for all, auto to fit
+    learners: int = setting(1, low=1)  # of one run: shares of its environments and batches, a device each if there are
     devices: int | str = setting("all", low=1, words=("all",))  # that this process uses
     distributed: Distributed = dataclasses.field(default_factory=Distributed)
     precision: Precision = dataclasses.field(default_factory=Precision)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from shoal import learners
 from shoal.returns import mean_by
 
 VALUE_NORMS = ("none", "running", "popart")
@@ -33,10 +34,10 @@ def update(stats: Stats | None, obs: chex.Array, alive: chex.Array) -> Stats | N
         return None
     weight = alive.reshape(-1, 1).astype(jnp.float32)
     rows = obs.reshape(weight.shape[0], -1)
-    batch_count = weight.sum()
+    batch_count = learners.total(weight.sum())
     safe_count = jnp.maximum(batch_count, 1.0)
-    mean = jnp.where(weight > 0, rows, 0.0).sum(axis=0) / safe_count
-    variance = jnp.where(weight > 0, jnp.square(rows - mean), 0.0).sum(axis=0) / safe_count
+    mean = learners.total(jnp.where(weight > 0, rows, 0.0).sum(axis=0)) / safe_count
+    variance = learners.total(jnp.where(weight > 0, jnp.square(rows - mean), 0.0).sum(axis=0)) / safe_count
     count = stats.count + batch_count
     safe_total = jnp.maximum(count, 1.0)
     delta = mean - stats.mean
@@ -69,9 +70,9 @@ def update_values(stats: Stats, target: chex.Array, alive: chex.Array, policy_of
 
     A policy whose agents are all dead in it keeps what it has.
     """
-    mean = mean_by(policy_of, target, alive)  # [P]
-    square = mean_by(policy_of, jnp.square(target - mean[policy_of]), alive)
-    living = mean_by(policy_of, jnp.ones_like(target), alive)  # [P]: one, or zero if there are none
+    mean = learners.mean(mean_by(policy_of, target, alive))  # [P]
+    square = learners.mean(mean_by(policy_of, jnp.square(target - mean[policy_of]), alive))
+    living = learners.mean(mean_by(policy_of, jnp.ones_like(target), alive))  # [P]: one, or zero if there are none
     count = jnp.minimum(stats.count + living, BATCHES_KEPT)
     share = living / jnp.maximum(count, 1.0)
     delta = mean - stats.mean

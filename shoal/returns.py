@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal import learners
+
 
 def gae(
     reward: chex.Array,
@@ -128,17 +130,26 @@ def masked_mean(x: chex.Array, where: chex.Array) -> chex.Array:
 
 
 def mean_by(ids: np.ndarray, x: chex.Array, where: chex.Array) -> chex.Array:
-    """``[G]``: the masked mean of ``x [..., A]`` over the agents of each group (or policy), ``ids [A]`` its index."""
+    """``[G]``: the masked mean of ``x [..., A]`` over the agents of each group (or policy), ``ids [A]`` its index.
+
+    Of several learners' it is the part whose mean over them is the mean over all of their entries.
+    """
     if ids.max() == 0:
-        return masked_mean(x, where)[None]
+        return (jnp.where(where, x, 0.0).sum() / _share(where.sum()))[None]
     member = (np.arange(ids.max() + 1)[:, None] == ids).astype(np.float32)  # [G, A]
     over = tuple(range(x.ndim - 1))
     totals = jnp.where(where, x, 0.0).sum(over)  # [A]
-    return (member * totals).sum(-1) / jnp.maximum((member * where.sum(over)).sum(-1), 1)
+    return (member * totals).sum(-1) / _share((member * where.sum(over)).sum(-1))
+
+
+def _share(count: chex.Array) -> chex.Array:
+    """What a learner divides its sum by: the entries that each has on average, all of them if it is alone."""
+    count = learners.mean(count.astype(jnp.float32))
+    return jnp.where(count > 0, count, 1.0)
 
 
 def normalise(x: chex.Array, where: chex.Array, ids: np.ndarray) -> chex.Array:
     """``x [..., A]`` with mean zero and standard deviation one inside each group, of the entries ``where`` holds."""
-    centred = x - mean_by(ids, x, where)[ids]
-    variance = mean_by(ids, jnp.square(centred), where)[ids]
+    centred = x - learners.mean(mean_by(ids, x, where))[ids]
+    variance = learners.mean(mean_by(ids, jnp.square(centred), where))[ids]
     return centred / jnp.sqrt(variance + 1e-8)

@@ -39,6 +39,7 @@ from shoal import (
     elastic,
     generations,
     hosts,
+    learners,
     lineage,
     loggers,
     networks,
@@ -147,7 +148,7 @@ def train_chunk(
         best_return=jnp.where(better, mean_return, state.best_return),
         evaluation_key=evaluation_key,
     )
-    return state, mean_over_updates(metrics), episodes_played
+    return state, mean_over_updates(learners.everyones(metrics)), episodes_played
 
 
 @dataclasses.dataclass
@@ -208,15 +209,17 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
         env = envs.make(cfg.env.name, **{str(name): value for name, value in kwargs.items()})
     except TypeError as error:
         raise UserError(f"env.kwargs={kwargs}: {error}") from error
-    algorithm = make(build(cfg.algo, "algo.", config_type), env)
+    algorithm = learners.split(make, build(cfg.algo, "algo.", config_type), env, cfg.learners)
     values = OmegaConf.to_container(cfg.sweep, resolve=True)
     assert isinstance(values, dict)
     hypers = build(cfg.hypers, "hypers.", hypers_type)
     if cfg.evolve.scheme != "none":
+        if cfg.learners > 1:
+            raise UserError(f"learners={cfg.learners}: not with evolution, whose members keep the devices busy")
         return evolving_plan(algorithm, hypers, values, cfg, folder)
     runs = sweep.expand(hypers, values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
     updates_per_chunk = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
-    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host)
+    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host, learners=cfg.learners)
     plan = Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
     if cfg.runs_per_batch == "auto":
         cfg.runs_per_batch = fitting(plan)

@@ -4,6 +4,9 @@ On a CPU every core is a device. One run's matrix products are too small to shar
 falls out of the cache; so each core trains its runs one after the other (``lax.map``), which on two
 cores was much faster than ``vmap`` on both. An accelerator vmaps.
 
+A run with several learners (``shoal.learners``) has a device for each of them, if there are as many: a mesh of runs by
+learners, in which each device trains its own share and the learners' gradients are averaged.
+
 Where there are fewer runs than devices, the environments of each run can be shared as well: a mesh of runs by
 environments, one program over all of it, in which XLA adds up the gradients. Accelerators do; cores only when a number
 of ``devices`` asks for it.
@@ -13,6 +16,7 @@ Environments on the host are stepped for all runs in one call, so such runs are 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +32,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from envs.base import UserError
+from shoal import learners as several
 
 CORES_FLAG = "--xla_force_host_platform_device_count"
 PER_ENVIRONMENT = ("env_state", "timestep", "memory")  # fields of a state whose arrays may have an environment axis
@@ -41,6 +46,7 @@ class Choice:
     num_envs: int = 1  # of one run
     share_envs: bool = False  # between devices, where there are too few runs
     together: bool = False  # all runs vmapped on one device
+    learners: int = 1  # of one run
 
 
 _choice = Choice()
@@ -55,16 +61,18 @@ def cores_as_devices() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
 
 
-def choose(devices: int | str = "all", num_envs: int = 1, together: bool = False) -> None:
+def choose(devices: int | str = "all", num_envs: int = 1, together: bool = False, learners: int = 1) -> None:
     """From now on use ``devices`` of each process's, for runs of so many environments; one if these are on the host."""
     global _choice
     if together and jax.process_count() > 1:
         raise UserError("environments on the host are stepped by one process; start a training for each host instead")
+    if learners > 1 and jax.process_count() > 1:
+        raise UserError(f"learners={learners}: share a run between the devices of one process; processes share runs")
     here = jax.local_device_count()
     if isinstance(devices, int) and devices > here:
         raise UserError(f"devices={devices}: there {'is' if here == 1 else 'are'} {here} ({jax.default_backend()})")
-    share_envs = isinstance(devices, int) or jax.default_backend() != "cpu"
-    _choice = Choice(devices if isinstance(devices, int) else None, num_envs, share_envs, together)
+    share_envs = learners == 1 and (isinstance(devices, int) or jax.default_backend() != "cpu")
+    _choice = Choice(devices if isinstance(devices, int) else None, num_envs, share_envs, together, learners)
 
 
 def run_mesh(runs: int) -> Mesh:
@@ -73,6 +81,10 @@ def run_mesh(runs: int) -> Mesh:
         return Mesh(np.array(jax.devices()[:1]), ("runs",))
     processes = jax.process_count()
     each = min(_choice.devices or jax.local_device_count(), jax.local_device_count())
+    if 1 < _choice.learners <= each:
+        rows = min(runs, each // _choice.learners)
+        shape = (rows, _choice.learners)
+        return Mesh(np.array(_first(each)[: math.prod(shape)]).reshape(shape), ("runs", several.AXIS))
     if _choice.share_envs and runs < each * processes:
         share = each * processes // runs
         share = next(n for n in range(share, 0, -1) if _choice.num_envs % n == 0)
@@ -101,6 +113,9 @@ def _spread(tree: Any, runs: int) -> Any:
     """The sharding of every leaf."""
     mesh = run_mesh(runs)
     over_runs = NamedSharding(mesh, P("runs"))
+    if several.AXIS in mesh.shape:
+        over_learners = NamedSharding(mesh, P("runs", several.AXIS))
+        return jax.tree_util.tree_map_with_path(lambda path, _: over_learners if _is_own(path) else over_runs, tree)
     if "envs" not in mesh.shape:
         return jax.tree.map(lambda _: over_runs, tree)
     over_both = NamedSharding(mesh, P("runs", "envs"))
@@ -111,6 +126,12 @@ def _spread(tree: Any, runs: int) -> Any:
         return over_both if shared else over_runs
 
     return jax.tree_util.tree_map_with_path(of, tree)
+
+
+def _is_own(path: tuple) -> bool:
+    """Whether a leaf of a tree with ``runner.RunState`` in it is what each learner has."""
+    names = [getattr(key, "name", None) for key in path]
+    return "train" in names and names[names.index("train") + 1] in several.OWN
 
 
 def put(tree: Any, runs: int) -> Any:
@@ -152,16 +173,47 @@ def over_runs(function: Callable, runs: int, in_place: bool = False) -> Callable
             return jax.lax.with_sharding_constraint(results, _spread(results, runs))
 
         return together
-    if jax.default_backend() != "cpu":
-        local = jax.vmap(function)
-    elif in_place:
-        local = partial(_one_by_one, function)
-    else:
-
-        def local(*arguments):
-            return jax.lax.map(lambda one: function(*one), arguments)
-
+    if several.AXIS in mesh.shape:
+        return _over_learners(function, runs, mesh, in_place)
+    local = _local(function, in_place)
     return jax.shard_map(local, mesh=mesh, in_specs=P("runs"), out_specs=P("runs"), check_vma=False)
+
+
+def _local(function: Callable, in_place: bool) -> Callable:
+    """``function`` for the runs of one device."""
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)
+    if in_place:
+        return partial(_one_by_one, function)
+    return lambda *arguments: jax.lax.map(lambda one: function(*one), arguments)
+
+
+def _over_learners(function: Callable, runs: int, mesh: Mesh, in_place: bool) -> Callable:
+    """A device for every learner of a run; what does not change a state in place is done for all of them, by each."""
+
+    local = _local(function, in_place)
+
+    def at_own(change: Callable, state: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, x: change(x, 1) if _is_own(path) else x, state)
+
+    def learner(state, *rest):
+        with several.on_devices():
+            state, *others = local(at_own(jnp.squeeze, state), *rest)
+        return at_own(jnp.expand_dims, state), others
+
+    def for_each_learner(*arguments):
+        own = jax.tree.map(lambda sharding: sharding.spec, _spread(arguments[0], runs))
+        specs = (own, *[P("runs")] * (len(arguments) - 1))
+        state, others = jax.shard_map(learner, mesh=mesh, in_specs=specs, out_specs=(own, P("runs")), check_vma=False)(
+            *arguments
+        )
+        return state, *others
+
+    def for_all(*arguments):
+        results = jax.shard_map(local, mesh=mesh, in_specs=P("runs"), out_specs=P("runs"), check_vma=False)(*arguments)
+        return spread(results, runs)
+
+    return for_each_learner if in_place else for_all
 
 
 def _one_by_one(function: Callable, states: Any, *rest: Any) -> Any:

@@ -31,7 +31,7 @@ from flax import struct
 from envs.base import Env, TimeStep, UserError
 from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
-from shoal import distributions, models, networks, normalisation, shares
+from shoal import distributions, learners, models, networks, normalisation, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -337,7 +337,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
         minibatch = minibatch.replace(alive=part.alive(minibatch.alive))
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
-        updates, opt_state = jax.vmap(optimise.update)(grads, opt_state)
+        updates, opt_state = jax.vmap(optimise.update)(learners.mean(grads), opt_state)
         return (optax.apply_updates(params, updates), opt_state), Table.of(metrics)
 
     order = permutations(key, config.epochs, size).reshape(config.epochs * config.minibatches, -1)

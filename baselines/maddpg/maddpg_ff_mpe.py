@@ -35,7 +35,7 @@ from flax import struct
 from envs.base import Continuous, Env, TimeStep, UserError, select
 from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import distributions, models, networks, normalisation, replay, shares
+from shoal import distributions, learners, models, networks, normalisation, replay, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -399,7 +399,7 @@ def actor_loss(
 def descend(learner: Learner, name: str, grads: Any, progress: chex.Numeric, hypers: Hypers) -> Learner:
     """One step of the ``actor`` or the ``critic``."""
     lr = (hypers.lr if name == "actor" else hypers.critic_lr) * (1.0 + progress * (hypers.lr_end - 1.0))
-    move, moments = by_policy(name, optimiser(hypers, lr).update)(grads, learner.opt_state[name])
+    move, moments = by_policy(name, optimiser(hypers, lr).update)(learners.mean(grads), learner.opt_state[name])
     params = learner.params | {name: optax.apply_updates(learner.params[name], move)}
     return learner.replace(params=params, opt_state=learner.opt_state | {name: moments})
 

@@ -38,7 +38,7 @@ from flax import struct
 from envs.base import Discrete, Env, MultiDiscrete, TimeStep, UserError, select
 from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import distributions, models, networks, replay, shares
+from shoal import distributions, learners, models, networks, replay, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -368,6 +368,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         step, weight = sample.items.step, part.weight(sample.weight)
         batch = sample.items.replace(step=step.replace(alive=part.alive(step.alive)))
         grads, aux = jax.grad(loss, has_aux=True)(params, target, batch, weight, noise_k, hypers, setup)
+        grads = learners.mean(grads)
         moved = {name: each(name, optimise[name].update)(grads[name], opt_state[name]) for name in params}
         params = {name: optax.apply_updates(params[name], moved[name][0]) for name in params}
         opt_state = {name: moved[name][1] for name in params}

@@ -32,7 +32,7 @@ from flax import struct
 from envs.base import Discrete, Env, UserError
 from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import models, networks, sequences, shares
+from shoal import learners, models, networks, sequences, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -289,6 +289,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
         minibatch = jax.tree.map(lambda x: x[:, index], batch)
         minibatch = minibatch.replace(step=minibatch.step.replace(alive=part.alive(minibatch.step.alive)))
         grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, setup)
+        grads = learners.mean(grads)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}
         params = {name: optax.apply_updates(params[name], moved[name][0]) for name in params}
         return (params, {name: moved[name][1] for name in params}), metrics

@@ -32,7 +32,7 @@ from flax import struct
 from envs.base import Discrete, Env, UserError, select
 from envs.hashing import split
 from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import models, networks, replay, sequences, shares
+from shoal import learners, models, networks, replay, sequences, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
@@ -335,6 +335,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         batch, weight = sequences.swap(sample.items), part.weight(sample.weight)
         batch = batch.replace(steps=batch.steps.replace(alive=part.alive(batch.steps.alive)))
         grads, (metrics, priority) = jax.grad(loss, has_aux=True)(params, target, batch, weight, hypers, setup)
+        grads = learners.mean(grads)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}
         params = {name: optax.apply_updates(params[name], moved[name][0]) for name in params}
         opt_state = {name: moved[name][1] for name in params}

@@ -1,0 +1,186 @@
+"""One run as several learners: what they share stays one, and averaging is exact."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import envs
+from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from baselines.maddpg import maddpg_ff_mpe
+from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from baselines.masac import masac_ff_vmas
+from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from envs.base import UserError
+from shoal import learners, normalisation
+from shoal.returns import mean_by, normalise
+from tests.conftest import SMALL
+
+PPO = {"normalise_obs": True, "normalise_values": "popart", "minibatches": 2, "epochs": 1}
+REPLAY = {"batch_size": 8, "buffer_size": 512, "learning_starts": 0}
+SIZES = {
+    ippo_ff_mpe: PPO,
+    ippo_rnn_smax: PPO,
+    mappo_ff_vmas: PPO,
+    mappo_rnn_smax: PPO,
+    maddpg_ff_mpe: {**REPLAY, "normalise_obs": True},
+    masac_ff_vmas: REPLAY,
+    qmix_rnn_mpe: {**REPLAY, "batch_size": 4, "replay": "prioritised"},
+    pqn_rnn_smax: {"minibatches": 2, "epochs": 1},
+}
+IDS = np.array([0, 0, 1])  # two policies of three agents
+
+
+def config_of(module):
+    networks = [field.name for field in dataclasses.fields(module.Config) if field.type == "Model"]
+    small = {name: dataclasses.replace(getattr(module.Config(), name), widths=(8,), hidden=8) for name in networks}
+    return module.Config(num_envs=4, rollout_length=8, total_steps=64.0, **small, **SIZES[module])
+
+
+@pytest.mark.parametrize("module", SIZES, ids=lambda module: module.__name__.rsplit(".", 1)[-1])
+def test_what_learners_share_stays_the_same_and_the_rest_is_their_own(module):
+    env, hypers = envs.make("matrix/climbing"), module.Hypers()
+    one = module.make(learners.share(config_of(module), 2), env)
+    both = learners.split(module.make, config_of(module), env, 2)
+    assert both.steps_per_update == 2 * one.steps_per_update == 32
+    assert both.num_updates == one.num_updates == 2
+
+    def learner(state):
+        with learners._one_of_several():
+            return one.update(state, hypers)
+
+    first = jax.jit(both.init)(jax.random.PRNGKey(0), hypers)
+    axes = first.replace(
+        **{field.name: 0 if field.name in learners.OWN else None for field in dataclasses.fields(first)}
+    )
+    state, _ = jax.jit(jax.vmap(learner, in_axes=(axes,), axis_name=learners.AXIS))(first)
+    for field in dataclasses.fields(state):
+        for leaf in jax.tree.leaves(getattr(state, field.name)) if field.name not in learners.OWN else ():
+            np.testing.assert_array_equal(leaf[0], leaf[1], err_msg=field.name)
+    assert (state.key[0] != state.key[1]).any()
+    assert (state.timestep.obs.shape[:2]) == (2, 2)  # learners, environments of each
+    changed = jax.tree.map(lambda a, b: (a[0] != b).any(), state.params, first.params)
+    assert any(map(bool, jax.tree.leaves(changed)))
+
+
+def both_halves(function, *arrays):
+    """``function`` of two learners with a half of the rows each, as the library calls it."""
+
+    def learner(*halves):
+        with learners._one_of_several():
+            return function(*halves)
+
+    cut = [x.reshape(2, -1, *x.shape[1:]) for x in arrays]
+    return jax.vmap(learner, axis_name=learners.AXIS)(*cut)
+
+
+@pytest.fixture
+def rows():
+    """``x [B, A]`` and who lives, uneven between the halves; what is hidden is poison."""
+    draw = np.random.default_rng(0)
+    alive = draw.random((12, 3)) < np.where(np.arange(12) < 6, 0.9, 0.3)[:, None]
+    return jnp.float32(np.where(alive, draw.normal(2.0, 3.0, (12, 3)), np.nan)), jnp.asarray(alive)
+
+
+def test_a_mean_is_that_of_all_rows(rows):
+    whole = mean_by(IDS, *rows)
+    parts = both_halves(lambda x, alive: mean_by(IDS, x, alive), *rows)
+    np.testing.assert_allclose(parts.mean(axis=0), whole, rtol=1e-6)
+    separate = jnp.stack([mean_by(IDS, *(part[half] for part in rows)) for half in (slice(6), slice(6, 12))])
+    assert not np.allclose(separate.mean(axis=0), whole, rtol=1e-3)  # what the exchange is for
+    np.testing.assert_array_equal(both_halves(lambda x, alive: mean_by(IDS, x, alive & False), *rows), 0.0)
+
+
+def test_statistics_are_those_of_all_rows(rows):
+    values, alive = rows
+    whole = normalise(values, alive, IDS)
+    parts = both_halves(lambda x, alive: normalise(x, alive, IDS), *rows)
+    np.testing.assert_allclose(parts.reshape(whole.shape)[alive], whole[alive], rtol=1e-4, atol=1e-5)
+
+    known = normalisation.init_values(2)
+    obs = jnp.stack([values, 2.0 * values], axis=-1)  # [B, A, O]
+    for function, arrays in (
+        (lambda x, alive: normalisation.update_values(known, x, alive, IDS), rows),
+        (lambda x, alive: normalisation.update(normalisation.init(2), x, alive), (obs, alive)),
+    ):
+        whole, parts = function(*arrays), both_halves(function, *arrays)
+        for one, each in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+            np.testing.assert_allclose(each[0], one, rtol=1e-5)
+            np.testing.assert_array_equal(each[0], each[1])
+
+
+def test_a_gradient_is_that_of_all_rows():
+    config = config_of(ippo_ff_mpe)
+    env, hypers = envs.make("matrix/climbing"), ippo_ff_mpe.Hypers()
+    algorithm = ippo_ff_mpe.make(config, env)
+    state = algorithm.init(jax.random.PRNGKey(1), hypers)
+    setup = algorithm.update.keywords["setup"]
+    state, transitions = ippo_ff_mpe.rollout(state, jax.random.split(jax.random.PRNGKey(2), 3), setup)
+    batch = ippo_ff_mpe.make_batch(state, transitions, hypers, setup)
+    batch = batch.replace(alive=batch.alive & (jax.random.uniform(jax.random.PRNGKey(3), batch.alive.shape) < 0.7))
+
+    def gradient(batch):
+        grads, _ = jax.grad(ippo_ff_mpe.loss, has_aux=True)(state.params, batch, None, hypers, 0.01, setup)
+        return learners.mean(grads)
+
+    whole = gradient(batch)
+    halves = jax.tree.map(lambda x: x.reshape(2, -1, *x.shape[1:]), batch)
+
+    def learner(half):
+        with learners._one_of_several():
+            return gradient(half)
+
+    parts = jax.vmap(learner, axis_name=learners.AXIS)(halves)
+    for one, each in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(each[0], one, rtol=1e-4, atol=1e-6)
+
+
+def metrics(folder):
+    return pd.read_csv(folder / "metrics.csv").to_numpy(float)
+
+
+WORDS = [*SMALL, "env=matrix/climbing", "learners=2"]
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="one core")
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_learners_on_devices_of_their_own_are_as_on_one(train, seeds):
+    apart = train(*WORDS, f"seeds={seeds}", small=False)
+    together = train(*WORDS, f"seeds={seeds}", "devices=1", small=False)
+    np.testing.assert_allclose(metrics(apart), metrics(together), rtol=1e-4, atol=1e-5)
+
+
+def test_a_resumed_training_with_learners_is_as_an_uninterrupted_one(train, tmp_path):
+    constant = ["hypers.lr_end=1.0", "hypers.ent_coef_end=1.0"]
+    whole = train(*WORDS, *constant, small=False)
+    part = train(*WORDS, *constant, "total_steps=128", "chunks=2", small=False, folder=tmp_path / "part")
+    train(f"resume={part}", "total_steps=256", small=False)
+    assert (part / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["learners=3"], "learners=3: must divide algo.num_envs=4"),
+        (["learners=4", "algo.minibatches=64", "algo.rollout_length=32"], "each of learners=4 has its share"),
+        (["learners=2", "evolve=pbt", "population=4"], "learners=2: not with evolution"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(train, capsys, words, said):
+    with pytest.raises(SystemExit):
+        train(*SMALL, "env=matrix/climbing", *words, small=False)
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error
+
+
+def test_environments_on_the_host_have_one_learner():
+    env = envs.make("matrix/climbing")
+    host = type("Host", (), {"host": True})()
+    assert not env.host
+    with pytest.raises(UserError, match="learners=2: environments on the host"):
+        learners.split(ippo_ff_mpe.make, ippo_ff_mpe.Config(), host, 2)
