@@ -2,6 +2,7 @@
 
     python scripts/learning.py --only smax/3m,matrix,vdn   # some environments or algorithms; all else stays as recorded
     python scripts/learning.py --only none                 # nothing is trained: the table and curves of the records
+    python scripts/learning.py --only at_benchmarl         # what BenchMARL has a record of too
 
 Each training leaves its curves and provenance in docs/results/<name>.json, from which table and pictures are made; a
 row of the table without such a record stays as it is. A training that has ended is not run again, one that was stopped
@@ -317,6 +318,7 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
         return ""
     draw_beside(found, picture)
     packages = found[0][2]["packages"]
+    missing = [f"{t.algorithm} on {t.env}" for t in AT_BENCHMARL if t not in [each[0] for each in found]]
     versions = ", ".join(f"{name} {packages[name]}" for name in ("vmas", "torch", "torchrl"))
     return (
         f"\n## At BenchMARL's hyperparameters\n\nBenchMARL {packages['benchmarl']} ({versions}; "
@@ -327,7 +329,8 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
         f"{at_benchmarl.DIFFERENCES}\n\n"
         "| environment | algorithm | Shoal: seeds x steps | first | last | BenchMARL: seeds x steps | first | last |\n"
         f"|{'---|' * 8}\n" + "\n".join(beside(*each) for each in found) + "\n"
-        f"\n![learning curves beside BenchMARL's](images/{picture.name})\n"
+        f"\n![learning curves beside BenchMARL's](images/{picture.name})\n\n{at_benchmarl.FINDINGS}\n"
+        + (f"\nNot recorded yet: {', '.join(missing)}.\n" if missing else "")
     )
 
 

@@ -2,6 +2,7 @@
 
     python -m venv other && other/bin/pip install benchmarl vmas && other/bin/python scripts/reference_benchmarl.py
     other/bin/python scripts/reference_benchmarl.py --algorithm qmix --task sampling --record docs/results
+    other/bin/python scripts/reference_benchmarl.py --algorithm ippo --epochs 10 --iterations 15 --record docs/results
 
 It needs an environment of its own, because BenchMARL's torch is not ours. Collection and learning count, evaluation and
 logging are off. The first iteration is left out of the speed. Returns are of the training episodes that end in a batch:
