@@ -91,10 +91,11 @@ DIFFERENCES = (
     "biased softplus there, an exponential here."
 )
 FINDINGS = (
-    "On balance BenchMARL's runs rise sooner, and its QMIX ends higher. QMIX: the mixer is why. With one as BenchMARL's "
-    "(linear hypernetworks that start as torch's, the state as it is) two seeds of ours rose as soon and came to 46 and "
-    "50, in a trial by hand; an agents' head that starts at a twentieth of the size was no remedy. On navigation and "
-    "sampling, where BenchMARL's QMIX is ahead by less than its batches differ, this was not tried. MASAC: in "
-    "BenchMARL's loss each policy learns from as many times the value's slope as there are agents, while the temperature "
-    "starts and falls by the same rule as here, so that randomness is given up earlier; this was read and not tried."
+    "On balance BenchMARL's runs rise sooner, and its QMIX ends higher. QMIX: the mixer is why. With one as "
+    "BenchMARL's (linear hypernetworks that start as torch's, the state as it is) two seeds of ours rose as soon and "
+    "came to 46 and 50, in a trial by hand; an agents' head that starts at a twentieth of the size was no remedy. On "
+    "navigation and sampling, where BenchMARL's QMIX is ahead by less than its batches differ, this was not tried. "
+    "MASAC: in BenchMARL's loss each policy learns from as many times the value's slope as there are agents, while the "
+    "temperature starts and falls by the same rule as here, so that randomness is given up earlier; this was read and "
+    "not tried."
 )
