@@ -2,6 +2,7 @@
 
     python scripts/learning.py --only smax/3m,matrix,vdn   # some environments or algorithms; all else stays as recorded
     python scripts/learning.py --only none                 # nothing is trained: the table and curves of the records
+    python scripts/learning.py --only at_benchmarl         # what BenchMARL has a record of too
 
 Each training leaves its curves and provenance in docs/results/<name>.json, from which table and pictures are made; a
 row of the table without such a record stays as it is. A training that has ended is not run again, one that was stopped
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import at_benchmarl
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -44,11 +46,13 @@ class Training:
     words: tuple[str, ...] = ()  # further words of the command line
     measure: str = "episode_return"  # or win_rate
     others: str = ""  # what is known of others, and their convention
+    tag: str = ""  # a name for many words
 
     @property
     def name(self) -> str:
         """Of the folder and of the record."""
-        return "_".join([self.algorithm, self.env.replace("/", "."), *self.words]).replace("=", ".")
+        words = (self.tag,) if self.tag else self.words
+        return "_".join([self.algorithm, self.env.replace("/", "."), *words]).replace("=", ".")
 
     @property
     def command(self) -> list[str]:
@@ -58,6 +62,11 @@ class Training:
     def title(self) -> str:
         """The first cells of its row."""
         return f"| `{self.env}` | {' '.join(f'`{word}`' for word in (self.algorithm, *self.words))} |"
+
+    def chosen(self, only: list[str]) -> bool:
+        """Whether ``--only`` names it; what has a tag is not meant by the names of others."""
+        names = {self.name, self.tag} if self.tag else {self.name, self.env, self.env.split("/")[0], self.algorithm}
+        return not only or bool(names & set(only))
 
 
 JAXMARL = (
@@ -123,7 +132,13 @@ ON_VMAS = (
 )
 FALLS = "-100 for all when one falls; about 0 is not to fall and hardly to move"
 ON_HOST = (Training("ippo", "pettingzoo/sisl.multiwalker_v9", 1e5, seeds=2, others=FALLS),)
-TRAININGS = ON_POLICY + OFF_POLICY + ON_VMAS + ON_HOST
+SEEDS = {("qmix", "balance"): 6}  # else two, because a seed takes minutes at this size
+AT_BENCHMARL = tuple(
+    Training(name, f"vmas/{task}", at_benchmarl.FRAMES[name], SEEDS.get((name, task), 2), words, tag="at_benchmarl")
+    for name, words in at_benchmarl.WORDS.items()
+    for task in at_benchmarl.TASKS
+)
+TRAININGS = ON_POLICY + OFF_POLICY + ON_VMAS + ON_HOST + AT_BENCHMARL
 
 
 def train(training: Training, folder: Path) -> None:
@@ -214,6 +229,54 @@ def draw(done: list[tuple[Training, dict[str, Any]]], out: Path) -> None:
     figure.savefig(out, dpi=110)
 
 
+def benchmarls(training: Training, results: Path) -> dict[str, Any] | None:
+    """BenchMARL's record of the same training, if there is one."""
+    path = results / f"benchmarl_{training.algorithm}_{training.env.replace('/', '.')}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def beside(training: Training, ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """A line with both; the last figures are means over the last tenth of the batches."""
+    cells = []
+    for result in (ours, theirs):
+        values, last = np.array(result["sampled"]), max(1, len(result["steps"]) // 10)
+        ends = values[:, -last:].mean(axis=1)
+        cells += [
+            f"{len(values)} x {human_steps(result['steps'][-1])}",
+            f"{iqm(values[:, 0]):.2f}",
+            interval(ends) if len(ends) > 1 else f"{ends[0]:.2f}",
+        ]
+    return f"| `{training.env}` | `{training.algorithm}` | {' | '.join(cells)} |"
+
+
+def draw_beside(pairs: list[tuple[Training, dict[str, Any], dict[str, Any]]], out: Path) -> None:
+    """A row of panels per algorithm, a column per environment: our IQM and range over seeds, BenchMARL's runs."""
+    names, tasks = (list(dict.fromkeys(getattr(t, field) for t, *_ in pairs)) for field in ("algorithm", "env"))
+    figure, axes = plt.subplots(
+        len(names), len(tasks), figsize=(3.4 * len(tasks), 2.3 * len(names)), squeeze=False, sharex="row"
+    )
+    for axis in axes.flat:
+        axis.axis("off")
+    for training, ours, theirs in pairs:
+        axis = axes[names.index(training.algorithm), tasks.index(training.env)]
+        axis.axis("on")
+        steps, values = np.array(ours["steps"]) / 1e6, np.array(ours["sampled"])
+        axis.plot(steps, [iqm(column) for column in values.T], color="C0", label=f"Shoal, {len(values)} seeds")
+        axis.fill_between(steps, values.min(0), values.max(0), color="C0", alpha=0.2, lw=0)
+        number = len(theirs["sampled"])
+        for i, run in enumerate(theirs["sampled"]):
+            label = None if i else f"BenchMARL, {number} seed{'s' * (number > 1)}"
+            axis.plot(np.array(theirs["steps"]) / 1e6, run, color="C1", label=label)
+        axis.set_title(f"{training.algorithm}, {training.env}", fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=6, frameon=False)
+    figure.supxlabel("million environment steps of a run", fontsize=9)
+    figure.supylabel("return of training episodes", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(out, dpi=110)
+
+
 def reference_rows(folder: Path, seeds: int, steps: float) -> list[str]:
     """JaxMARL's hyperparameters on simple_spread: here, and in the reference trainer on jaxmarl's environment."""
     import jax
@@ -253,6 +316,29 @@ def reference_qmix_row(training: Training) -> str:
     return f"| {' | '.join(cells)} | {iqm(returns[:, 0]):.2f} | {interval(last)} |"
 
 
+def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, picture: Path) -> str:
+    """What is written of the trainings that BenchMARL has a record of too; draws their curves."""
+    found = [(t, done[t], theirs) for t in AT_BENCHMARL if t in done and (theirs := benchmarls(t, results))]
+    if not found:
+        return ""
+    draw_beside(found, picture)
+    packages = found[0][2]["packages"]
+    missing = [f"{t.algorithm} on {t.env}" for t in AT_BENCHMARL if t not in [each[0] for each in found]]
+    versions = ", ".join(f"{name} {packages[name]}" for name in ("vmas", "torch", "torchrl"))
+    return (
+        f"\n## At BenchMARL's hyperparameters\n\nBenchMARL {packages['benchmarl']} ({versions}; "
+        "`scripts/reference_benchmarl.py --algorithm <name> --task <task> --record docs/results`) beside ours "
+        "(`scripts/learning.py --only at_benchmarl`) with the same frames, batches and hyperparameters, which "
+        "`scripts/at_benchmarl.py` puts into words. Returns of both are of the training episodes that end in a batch, "
+        "undiscounted, the mean over agents: in the first batch and in the last tenth of the batches. "
+        f"{at_benchmarl.DIFFERENCES}\n\n"
+        "| environment | algorithm | Shoal: seeds x steps | first | last | BenchMARL: seeds x steps | first | last |\n"
+        f"|{'---|' * 8}\n" + "\n".join(beside(*each) for each in found) + "\n"
+        f"\n![learning curves beside BenchMARL's](images/{picture.name})\n\n{at_benchmarl.FINDINGS}\n"
+        + (f"\nNot recorded yet: {', '.join(missing)}.\n" if missing else "")
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"))
@@ -268,7 +354,7 @@ def main() -> None:
     results, table = options.out / "results", options.out / "learning.md"
     for training in TRAININGS:
         folder = options.folder / training.name
-        if not only or {training.env, training.env.split("/")[0], training.algorithm, training.name} & set(only):
+        if training.chosen(only):
             train(training, folder.absolute())
         if (folder / "curves.png").exists():
             record(training, folder, results / f"{training.name}.json")
@@ -329,6 +415,7 @@ def main() -> None:
         "score rises fast and then stays far below what is known from billions of steps. QMIX on VMAS has a third "
         "(sampling and transport: a sixth) of MAPPO's steps. On transport, whose reward is rare, nothing was learnt.\n"
     )
+    text += benchmarl_section(done, results, options.out / "images" / "learning_at_benchmarl.png")
     if reference:
         text += (
             "\n## simple_spread at JaxMARL's hyperparameters\n\nFive seeds, a million steps, sampled episodes, return "

@@ -39,7 +39,7 @@ from vmas.simulator.sensors import Lidar
 
 FIELDS = ("pos", "vel", "rot", "ang_vel")
 EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3)}  # how many, of how many steps
-FEWER = {"random": (1, 12), "push": (1, 6), "thrown": (6, 2)}
+FEWER = {"random": (1, 20), "push": (1, 6), "thrown": (6, 2)}
 SHORT = {"football": FEWER, "football_planner": FEWER}  # what would make large files
 
 # BenchMARL's arguments, conf/task/vmas: Shoal's defaults. Then further cases, each changing some of them.

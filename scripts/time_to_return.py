@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from at_benchmarl import PPO_FRAMES, PPO_HYPERS, PPO_SIZES
 
 from shoal.report import iqm
 
 ROOT = Path(__file__).parent.parent
-FRAMES = 9e5
 
 
 @dataclass(frozen=True)
@@ -43,28 +43,8 @@ BENCHMARL = {
     "navigation": Theirs(0.98, 2, 152.0),
     "sampling": Theirs(16.1, 1, 181.0),
 }
-# 600 x 100 steps, 10 epochs of minibatches of 4000 (BenchMARL: 4096, which does not divide a rollout).
-SIZES = (
-    "algo.num_envs=600",
-    "algo.rollout_length=100",
-    "algo.epochs=10",
-    "algo.minibatches=15",
-    "algo.normalise_advantages=false",
-    *(f"algo.{part}.widths=[256,256]" for part in ("actor", "critic")),
-    *(f"algo.{part}.activation=tanh" for part in ("actor", "critic")),
-)
-HYPERS = (
-    "hypers.lr=3e-4",
-    "hypers.lr_end=1",
-    "hypers.gamma=0.9",
-    "hypers.gae_lambda=0.9",
-    "hypers.clip_eps=0.2",
-    "hypers.ent_coef=0",
-    "hypers.vf_coef=2",  # our value loss is half the square
-    "hypers.max_grad_norm=5",
-)
 # How often the return is looked at: chunks, in which some episodes of 100 steps must end.
-SETTINGS = {"shipped": ("chunks=50",), "benchmarl": ("chunks=15", *SIZES, *HYPERS)}
+SETTINGS = {"shipped": ("chunks=50",), "benchmarl": ("chunks=15", *PPO_SIZES, *PPO_HYPERS)}
 
 
 def train(task: str, words: tuple[str, ...], seeds: int, steps: float, folder: Path) -> None:
@@ -106,7 +86,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/time_to_return"))
     parser.add_argument("--tasks", default=",".join(BENCHMARL))
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--steps", type=float, default=FRAMES)
+    parser.add_argument("--steps", type=float, default=PPO_FRAMES)
     options = parser.parse_args()
     rows = []
     for task in options.tasks.split(","):
@@ -116,7 +96,7 @@ def main() -> None:
             rows.append(row(task, setting, folder))
     print(
         "| task | settings | seeds | return asked | best IQM | environment steps of a run | seconds, all seeds "
-        f"| steps/s, all seeds | compiling | BenchMARL, one seed, {FRAMES / 1e3:.0f}k frames |\n|{'---|' * 10}\n"
+        f"| steps/s, all seeds | compiling | BenchMARL, one seed, {PPO_FRAMES / 1e3:.0f}k frames |\n|{'---|' * 10}\n"
         + "\n".join(rows)
     )
 

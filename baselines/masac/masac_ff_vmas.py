@@ -112,7 +112,7 @@ class Step(struct.PyTreeNode):
     """What is known before acting."""
 
     obs: chex.Array  # [..., A, O]
-    state: chex.Array  # [..., S], or nothing if no critic reads it
+    state: chex.Array | None  # [..., S] if a critic reads it; not empty arrays, which devices cannot share
     action_mask: chex.Array  # [..., A, N]
     alive: chex.Array  # [..., A]
 
@@ -174,7 +174,7 @@ class Setup:
 
     def step(self, obs: chex.Array, state: chex.Array, action_mask: chex.Array, alive: chex.Array) -> Step:
         """A step as replay keeps it."""
-        return Step(obs, state if self.view.kind == "state" else state[..., :0], action_mask, alive)
+        return Step(obs, state if self.view.kind == "state" else None, action_mask, alive)
 
     def policy(self, params: Any, x: TimeStep | Step):
         """Every agent's action distribution, ``[..., A]``."""

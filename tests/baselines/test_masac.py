@@ -488,6 +488,16 @@ def test_every_option_changes_something_and_breaks_nothing(option):
     assert differ(state.params, trained(kind)[0].params)
 
 
+@pytest.mark.parametrize("changes", [{}, {"central_input": "observations"}, {"critic": "local"}], ids=str)
+def test_a_state_has_no_empty_array(changes):
+    """Devices cannot share one: several seeds on several cores would not start."""
+    algorithm = masac.make(config_of(**changes), make_toy("continuous"))
+    shapes = jax.eval_shape(algorithm.init, jax.random.key(0), masac.Hypers())
+    assert all(leaf.size for leaf in jax.tree.leaves(shapes))
+    step = shapes.buffer.experience.step
+    assert (step.state is None) == bool(changes)
+
+
 def test_every_hyperparameter_changes_something():
     """In one program: each run differs from the first in one number."""
     names = [field.name for field in dataclasses.fields(masac.Hypers)]

@@ -18,6 +18,7 @@ DATA = Path(__file__).parent.parent / "data" / "vmas"
 RECORDED = tuple(sorted(path.stem for path in DATA.glob("*.npz")))
 TASKS = tuple(name.removeprefix("vmas/") for name in envs.list("vmas"))
 KINDS = ("random", "push", "thrown")
+FREE_STEPS = 20  # that must be right with nothing but the first state given
 STATE = {"rtol": 1e-5, "atol": 1e-5}
 REWARD = {"rtol": 1e-5, "atol": 1e-4}
 # However small the gap of a joint (above 1e-6), it is pulled with at least K k ln 2 (0.6 N at K = 900), and where to is
@@ -116,14 +117,13 @@ def test_twenty_steps_on_their_own_equal_the_originals(task):
     env = make(task, **json.loads(record["kwargs"].item()))
     known = states(record, "random")
     first = {name: value[:, 0] for name, value in known.items()}
-    steps = record["random/action"].shape[1]
+    assert record["random/action"].shape[1] == FREE_STEPS
 
     def episode(state, actions):
-        keys = jax.random.split(jax.random.key(0), steps)
+        keys = jax.random.split(jax.random.key(0), FREE_STEPS)
         return jax.lax.scan(lambda s, x: (env.step(*x[:1], s, x[1])[0],) * 2, env.restore(**state), (keys, actions))[1]
 
     found = run(jax.vmap(episode), first, record["random/action"])
-    assert steps == (12 if task == "football" else 20)  # of its many bodies fewer are recorded
     tolerance = JOINED["atol"] if env.world.joints else 1e-4
     lost = env.n_targets if task == "discovery" else 0  # what is covered goes far away, anywhere
     for name in ("pos", "rot"):
@@ -164,6 +164,8 @@ def compare(kept, joined, name, found, expected, tolerance):
 
 def test_every_scenario_is_recorded():
     assert set(TASKS) - set(RECORDED) == {"complex_speaker_listener"}
+    lengths = {(task, case): load(task)[case]["random/done"].shape[1] for task, case in CASES}
+    assert set(lengths.values()) == {FREE_STEPS}, lengths
     assert sum(path.stat().st_size for path in DATA.glob("*.npz")) < 4_000_000
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from envs.base import UserError
 from envs.vmas.base import FIELDS
-from tests.envs.test_vmas import KINDS, REWARD, STATE, compare, load, make, rows, run
+from tests.envs.test_vmas import FREE_STEPS, KINDS, REWARD, STATE, compare, load, make, rows, run, states
 
 PLANNED = load("football_planner")
 
@@ -54,6 +54,28 @@ def test_scripted_reds_play_as_the_originals(case):
     check("obs", timestep.obs, shown["obs"], STATE)
     check("reward", timestep.reward, shown["reward"], REWARD)
     np.testing.assert_array_equal(timestep.terminated, shown["done"])
+
+
+@pytest.mark.parametrize("case", ["default", "discrete"])
+def test_twenty_steps_against_scripted_reds_equal_the_originals(case):
+    """Nothing but the first state and the normals is given."""
+    record = PLANNED[case]
+    env = make("football", continuous=case != "discrete", **json.loads(record["kwargs"].item()))
+    known = states(record, "random")
+    assert record["random/action"].shape[1] == FREE_STEPS
+
+    def step(state, inputs):
+        normals, action = inputs
+        env.draw = lambda key: normals
+        return (env.step(jax.random.key(0), state, action)[0],) * 2
+
+    def episode(first, normals, actions):
+        return jax.lax.scan(step, env.restore(**first), (normals, actions))[1]
+
+    first = {name: value[:, 0] for name, value in known.items()}
+    found = run(jax.vmap(episode), first, record["random/normals"], record["random/action"])
+    for name in ("pos", "rot"):
+        np.testing.assert_allclose(getattr(found, name), known[name][:, 1:], atol=1e-4, rtol=0, err_msg=name)
 
 
 def test_scripted_blues_play_as_the_originals():
