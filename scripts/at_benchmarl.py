@@ -57,6 +57,7 @@ QMIX = (
     "algo.double=false",
     "algo.target_interval=1",
     "algo.mixer_width=32",
+    "algo.normalise_state=false",  # for the mixer
     "algo.q.network=mlp",
     *networks(64, "q"),
     "hypers.td_lambda=0",

@@ -30,16 +30,18 @@ class QMixer(nn.Module):
     """
 
     width: int
-    hyper_width: int
+    hyper_width: int  # 0 for linear hypernetworks
+    normalise_state: bool = True  # whatever an environment's units are
 
     @nn.compact
     def __call__(self, chosen: chex.Array, state: chex.Array) -> chex.Array:
         """``chosen [..., A]`` and ``state [..., S]`` to ``[...]``."""
         agents = chosen.shape[-1]
-        state = nn.LayerNorm(use_scale=False, use_bias=False)(state)  # whatever an environment's units are
+        if self.normalise_state:
+            state = nn.LayerNorm(use_scale=False, use_bias=False)(state)
 
         def hyper(size: int, name: str, scale: float) -> chex.Array:
-            hidden = nn.relu(Dense(self.hyper_width, name=f"{name}_hidden")(state))
+            hidden = nn.relu(Dense(self.hyper_width, name=f"{name}_hidden")(state)) if self.hyper_width else state
             return Dense(size, scale=scale, name=name)(hidden)
 
         # Absolute weights add up over the units. These scales let the mixture start near the agents' sum; with plain

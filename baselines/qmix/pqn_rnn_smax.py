@@ -57,7 +57,8 @@ class Config:
     chunk_length: int = setting(0, low=0)  # L, steps that gradients flow through; 0 for whole rollouts
     mixer: str = setting("vdn", choices=MIXERS)  # how a team's value comes of its agents'
     mixer_width: int = setting(32, low=1)  # qmix: units of the mixing layer
-    hyper_width: int = setting(64, low=1)  # qmix: units of the hypernetworks' hidden layer
+    hyper_width: int = setting(64, low=0)  # qmix: units of the hypernetworks' hidden layer; 0 for none
+    normalise_state: bool = setting(True)  # qmix: what the mixer reads, to mean zero and variance one
     sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
     agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
     elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
@@ -342,12 +343,13 @@ def make(config: Config, env: Env) -> Algorithm:
     """PQN on ``env`` as pure functions of one run."""
     check(config, env)
     env = AgentId(env) if config.agent_id else env
+    mixer = QMixer(config.mixer_width, config.hyper_width, config.normalise_state)
     setup = Setup(
         config=config,
         env=env,
         vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
         network=Network(config.q, Inputs(env.obs_shape, env.position), env.action_space.size),
-        mixing=Mixing(config.mixer, QMixer(config.mixer_width, config.hyper_width), env.group_ids),
+        mixing=Mixing(config.mixer, mixer, env.group_ids),
         policy_of=networks.policy_of_agent(config.sharing, env.group_ids),
     )
     return Algorithm(

@@ -60,7 +60,8 @@ class Config:
     replay: str = setting("uniform", choices=replay.KINDS)  # how sequences are drawn
     mixer: str = setting("qmix", choices=MIXERS)  # how a team's value comes of its agents'
     mixer_width: int = setting(32, low=1)  # qmix: units of the mixing layer
-    hyper_width: int = setting(64, low=1)  # qmix: units of the hypernetworks' hidden layer
+    hyper_width: int = setting(64, low=0)  # qmix: units of the hypernetworks' hidden layer; 0 for none
+    normalise_state: bool = setting(True)  # qmix: what the mixer reads, to mean zero and variance one
     double: bool = setting(True)  # choose the successor's action by the online network, value it by the target
     n_step: int = setting(0, low=0)  # rewards before the bootstrap; 0 for TD(td_lambda)
     target_interval: int = setting(200, low=1)  # gradient steps between two moves of the target
@@ -394,12 +395,13 @@ def make(config: Config, env: Env) -> Algorithm:
     env = AgentId(env) if config.agent_id else env
     length = config.chunk_length or config.rollout_length
     added = config.num_envs * config.rollout_length // length
+    mixer = QMixer(config.mixer_width, config.hyper_width, config.normalise_state)
     setup = Setup(
         config=config,
         env=env,
         vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
         network=Network(config.q, Inputs(env.obs_shape, env.position), env.action_space.size),
-        mixing=Mixing(config.mixer, QMixer(config.mixer_width, config.hyper_width), env.group_ids),
+        mixing=Mixing(config.mixer, mixer, env.group_ids),
         replay=replay.make(config.replay, config.buffer_size, length, config.batch_size, added),
         policy_of=networks.policy_of_agent(config.sharing, env.group_ids),
     )

@@ -89,3 +89,20 @@ def test_every_team_weighs_alike():
     values, where = jnp.array([[1.0, 2.0, 3.0, 4.0]]), jnp.ones((1, 4), bool)
     np.testing.assert_allclose(mixing("none").mean(values, where, shared), 2.5)
     np.testing.assert_allclose(mixing("none").mean(values, where, independent), 10.0)
+
+
+def test_options_of_the_hypernetworks():
+    """Linear ones have one layer and stay monotonic; a normalised state has no units, one as it is has."""
+    chosen, state, alive = rows(16)
+    linear = Mixing("qmix", QMixer(width=8, hyper_width=0), TEAMS)
+    learnt = linear.init(jax.random.PRNGKey(0), STATE)
+    assert (
+        not {"w_1_hidden", "w_2_hidden"} & set(learnt["mixer"]) and learnt["mixer"]["w_1"]["kernel"].shape[1] == STATE
+    )
+    slope = jax.vmap(jax.jacobian(lambda c, s, a: linear(learnt, c, s, a)))(chosen, state, alive)
+    assert (np.asarray(slope) >= 0).all() and (np.asarray(slope) > 0).any()
+    for normalise in (True, False):
+        mixed = Mixing("qmix", QMixer(width=8, hyper_width=16, normalise_state=normalise), TEAMS)
+        learnt = mixed.init(jax.random.PRNGKey(0), STATE)
+        small, large = (mixed(learnt, chosen, scale * state, alive) for scale in (1.0, 10.0))
+        assert np.allclose(small, large, rtol=1e-3, atol=1e-3) == normalise
