@@ -31,6 +31,7 @@ SHARED = ("num_envs", "batch_size", "buffer_size", "learning_starts", "total_ste
 
 _several = False  # whether the function that is being traced is one learner's of several
 _on_devices = False  # and whether each has a device of its own
+_averaged = False  # whether it has averaged a tree, as gradients are, so far
 
 
 @contextmanager
@@ -46,8 +47,10 @@ def on_devices() -> Iterator[None]:
 
 def mean(tree: Any) -> Any:
     """The mean over the learners of a run, in one exchange; the ``tree`` itself where there is one."""
+    global _averaged
     if not _several:
         return tree
+    _averaged = _averaged or not hasattr(tree, "shape")
     flat, unravel = jax.flatten_util.ravel_pytree(tree)
     return unravel(jax.lax.pmean(flat, AXIS))
 
@@ -76,7 +79,12 @@ def split(make: Callable[[Any, Env], Algorithm], config: Any, env: Env, count: i
     def update(state: TrainState, hypers: Hypers) -> tuple[TrainState, Metrics]:
         def learner(state: TrainState) -> tuple[TrainState, Metrics]:
             with _one_of_several():
-                return one.update(state, hypers)
+                new, metrics = one.update(state, hypers)
+            if not _averaged:
+                raise UserError(
+                    f"learners={count}: this algorithm file does not average its gradients: learners.mean(grads)"
+                )
+            return new, metrics
 
         if _on_devices:
             return learner(state)  # and its own metrics: everyones() follows, once for many updates
@@ -121,8 +129,8 @@ def everyones(metrics: Table) -> Table:
 
 @contextmanager
 def _one_of_several() -> Iterator[None]:
-    global _several
-    _several = True
+    global _several, _averaged
+    _several, _averaged = True, False
     try:
         yield
     finally:

@@ -178,6 +178,15 @@ def test_mistakes_are_said_in_one_line(train, capsys, words, said):
     assert said in error and "Traceback" not in error
 
 
+def test_a_file_that_does_not_average_gradients_is_refused(monkeypatch):
+    monkeypatch.setattr(ippo_ff_mpe, "learners", type("Alone", (), {"mean": staticmethod(lambda tree: tree)}))
+    algorithm = learners.split(ippo_ff_mpe.make, config_of(ippo_ff_mpe), envs.make("matrix/climbing"), 2)
+    hypers = ippo_ff_mpe.Hypers()
+    state = jax.eval_shape(algorithm.init, jax.random.PRNGKey(0), hypers)
+    with pytest.raises(UserError, match=r"learners=2: .* learners.mean\(grads\)"):
+        jax.eval_shape(algorithm.update, state, hypers)
+
+
 def test_environments_on_the_host_have_one_learner():
     env = envs.make("matrix/climbing")
     host = type("Host", (), {"host": True})()
