@@ -109,15 +109,10 @@ def share(config: Any, count: int) -> Any:
     return dataclasses.replace(config, **shares)
 
 
-def by_field(state: TrainState, own: Callable, common: Callable = lambda x: x) -> TrainState:
-    """``own`` of every leaf that each learner has, ``common`` of all others."""
-    values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
-    return state.replace(**{name: jax.tree.map(own if name in OWN else common, each) for name, each in values.items()})
-
-
 def common(state: TrainState) -> TrainState:
-    """The first learner's of what is the same for all."""
-    return by_field(state, lambda x: x, lambda x: x[0])
+    """Of what is the same for all learners the first one's; the rest as it is, ``[W, ...]``."""
+    names = [field.name for field in dataclasses.fields(state) if field.name not in OWN]
+    return state.replace(**{name: jax.tree.map(lambda x: x[0], getattr(state, name)) for name in names})
 
 
 def everyones(metrics: Table) -> Table:
