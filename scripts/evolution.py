@@ -78,6 +78,7 @@ TASKS = {
     "spread": Task("ippo", "mpe/simple_spread", "ippo_ff_mpe", 196_608, PPO),
     "speaker": Task("maddpg", PEER_TASK, "maddpg_ff_mpe", 98_304, DDPG),
     "speaker_discrete": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO),  # a long plateau
+    "speaker_short": Task("mappo", PEER_TASK, "mappo_ff_vmas", 262_144, PPO),  # random search has not arrived yet
 }
 EVOLUTION = {  # settings beside the defaults
     "tournament": (
@@ -88,7 +89,10 @@ EVOLUTION = {  # settings beside the defaults
         "evolve.weights.parameters=0",
     ),
     "pbt": (),  # all members but the first begin with draws from the ranges
+    "patient": ("evolve.burn_in=12",),  # pbt that lets three quarters of a life pass before it selects
+    "alone": ("evolve.burn_in=16",),  # its members with the same first weights, values and luck, never selected
 }
+SCHEMES = {"patient": "pbt", "alone": "pbt"}  # where a method is not named as its scheme
 METHODS = ("tuned", "grid", "random", *EVOLUTION)
 
 
@@ -111,7 +115,9 @@ class Size:
 
 SEARCH_TEXT = f"""\
 Written by `python scripts/evolution.py`, whose docstring says how. In `tournament` all members begin with the bad
-values, in `pbt` all but one with draws from the ranges, as it ships. A search hands over
+values, in `pbt` all but one with draws from the ranges, as it ships. `patient` is `pbt` with `evolve.burn_in=12` of 16
+rounds, `alone` the very members of `patient`, from the same draws, weights and luck, of whom nobody is ever replaced:
+a random search that differs from `patient` by selection alone. A search hands over
 its best evaluated policy; *handed over* is what that policy returns in {10 * Size.episodes} fresh greedy episodes,
 *first evaluated* when the median search's best evaluation ({Size.episodes} episodes, the best of all runs, so too good)
 passed the tuned recipe's median. `tuned` is single runs of the shipped recipe, cut to the same length. All runs of a
@@ -177,7 +183,8 @@ def trainings(method: str, task: Task, size: Size) -> list[list[str]]:
     bad = [f"hypers.{name}={value * task.searched[name].bad:.4g}" for name, value in tuned(task).items()]
     limits = [f"evolve.hypers.{name}={interval}" for name, interval in ranges.items()]
     count = [f"population={size.population}", f"seeds={size.populations}", f"seed={size.seed}"]
-    return [[*common, f"evolve={method}", *count, f"evolve.rounds={size.rounds}", *bad, *limits, *EVOLUTION[method]]]
+    scheme = f"evolve={SCHEMES.get(method, method)}"
+    return [[*common, scheme, *count, f"evolve.rounds={size.rounds}", *bad, *limits, *EVOLUTION[method]]]
 
 
 # As AgileRL's demonstrations have it: a gradient step per 100 environment steps, batch, noise and first values.

@@ -110,7 +110,7 @@ OFF_POLICY = (
     Training("masac", "mpe/simple_spread", 5e5, seeds=4, others=MOVES),
     Training("qmix", "mpe/simple_speaker_listener", 2.5e5),
     Training("vdn", "mpe/simple_speaker_listener", 2.5e5),
-    Training("maddpg", "mpe/simple_speaker_listener", 4e5, others=PUBLISHED),
+    Training("maddpg", "mpe/simple_speaker_listener", 2e6, others=PUBLISHED),
     Training("matd3", "mpe/simple_speaker_listener", 2e6, others=PUBLISHED),
     Training("masac", "mpe/simple_speaker_listener", 6e5),
     Training("pqn_vdn", "smax/3m", 1e6, measure="win_rate"),

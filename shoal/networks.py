@@ -82,7 +82,7 @@ def _matmul_backward(residuals, grad):
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
-LARGE = 1_000_000  # entries: several of these no longer fit into the cache
+LARGE = 500_000  # entries: several of these no longer fit into a core's cache
 MOST_BLOCKS = 8  # of such, each of which is compiled
 
 

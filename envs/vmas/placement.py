@@ -6,8 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from envs.vmas.geometry import distance
-
 
 def apart(
     key: chex.PRNGKey,
@@ -31,8 +29,10 @@ def apart(
 
     def place(taken: chex.Array, turn: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
         index, options = turn
-        room = jnp.min(distance(options[:, None], taken), axis=1)  # [tries]
-        chosen = options[jnp.where((room >= least).any(), jnp.argmax(room >= least), jnp.argmax(room))]
+        away = taken[:, :, None] - options.T  # [m + count, 2, tries], proposals last so that the minimum is a fast one
+        room = jnp.square(away).sum(axis=1).min(axis=0)  # [tries], squared
+        enough = room >= least**2
+        chosen = options[jnp.where(enough.any(), jnp.argmax(enough), jnp.argmax(room))]
         return jax.lax.dynamic_update_index_in_dim(taken, chosen, index, axis=0), chosen
 
     return jax.lax.scan(place, taken, (start + jnp.arange(count), proposals))[1]
