@@ -339,6 +339,83 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
     )
 
 
+INTRO = """\
+# Learning
+
+Written by `python scripts/learning.py`. A line is `python -m baselines <algorithm> env=...` with the recipe that \
+ships; {cores} CPU cores, Python {python}, {versions}. *Sampled* are training episodes (of the first chunk and of \
+the last tenth of the chunks), *greedy* the evaluation episodes of that time. Other jobs used the machine meanwhile, \
+so that the times are too long. Returns are per agent; IQM over seeds with a 95 % bootstrap interval, or all seeds \
+where there are two. Curves and provenance: `docs/results/`. Seeds are 0 and up. Recipes were tuned on some of these \
+same seeds (the off-policy ones mostly on seed 0), so that no row is a test on seeds unseen. PQN's rows are of its \
+second recipe: the first (lr 5e-4, td_lambda 0.8, eps_end 0.05, 512k steps, 6 seeds) won 54 % of 3m sampled and 71 % \
+greedy. Rows with continuous actions are another task than discrete rows of the same environment.
+"""
+NOTES = """
+**speaker_listener**: EPyMARL sums the reward over both agents, which doubles the figures above. `python \
+scripts/speaker_bound.py` plans the listener's moves with the goal known after the one step that a word needs, and \
+gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of the environment (mpe2's \
+and jaxmarl's, step for step). That plan is for discrete actions; with continuous ones a word may say more, and \
+MADDPG and MATD3 go beyond it. Summed, they get twice the figures of the table: MATD3 passes the published -13, \
+MADDPG does not.
+
+**Short trainings**: SMAX 5m_vs_6m and smacv2_5_units, MABrax and Hanabi have two seeds and minutes of two shared \
+cores, a tenth or less of the steps that others publish. smacv2's win rate and MABrax's returns were still rising at \
+the end of the schedule: they say that the recipes learn, not where they would end. Hanabi's score rises fast and \
+then stays far below what is known from billions of steps. QMIX on VMAS has a third (sampling and transport: a \
+sixth) of MAPPO's steps. On transport, whose reward is rare, nothing was learnt.
+"""
+JAXMARLS = """
+## simple_spread at JaxMARL's hyperparameters
+
+Five seeds, a million steps, sampled episodes, return per agent. The reference (scripts/reference_ippo.py) plays the \
+jaxmarl package's environment, its returns scaled from 26 steps to 25.
+
+| training | first | last |
+|---|---|---|
+"""
+JAXMARLS_QMIX = """
+## JaxMARL's QMIX and VDN on MPE
+
+scripts/reference_qmix.py at its `ql_rnn_mpe` hyperparameters on the jaxmarl package's environment: sampled \
+episodes, return per agent, scaled from 26 steps to 25; first twentieth and last tenth of the training; to be \
+compared with the rows of QMIX and VDN above, of as many steps and seeds.
+
+| environment | training | seeds x steps | first | last |
+|---|---|---|---|---|
+"""
+SECTIONS = (
+    ("On-policy", ON_POLICY, "learning.png"),
+    ("Off-policy", OFF_POLICY, "learning_off_policy.png"),
+    ("VMAS", ON_VMAS, "learning_vmas.png"),
+    ("PettingZoo, on the host", ON_HOST, "learning_host.png"),
+)
+
+
+def intro(facts: dict[str, Any]) -> str:
+    """What the page is, from the provenance of a training."""
+    versions = ", ".join(f"{name} {facts['packages'][name]}" for name in ("jax", "flax", "optax", "jaxmarl"))
+    return INTRO.format(cores=facts["cores"], python=facts["python"], versions=versions)
+
+
+def section(
+    title: str, rows: list[str], here: list[tuple[Training, dict[str, Any]]], images: Path, picture: str
+) -> str:
+    """A table and its curves, which are drawn if some of its trainings are ``here``."""
+    pictures = [picture]
+    if len(here) < len(rows):  # the picture has curves that have no record: it stays
+        pictures += [picture.replace(".png", "_recorded.png")] if here else []
+    if here:
+        draw(here, images / pictures[-1])
+    return (
+        f"\n## {title}\n\n| environment | algorithm | seeds x steps | measure | sampled, first | sampled, last "
+        f"| greedy, last | time | others |\n|{'---|' * 9}\n"
+        + "\n".join(rows)
+        + "\n"
+        + "".join(f"\n![learning curves](images/{name})\n" for name in pictures)
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"))
@@ -351,7 +428,7 @@ def main() -> None:
     options = parser.parse_args()
     only = options.only.split(",") if options.only else []
     options.folder.mkdir(parents=True, exist_ok=True)
-    results, table = options.out / "results", options.out / "learning.md"
+    results, images, table = options.out / "results", options.out / "images", options.out / "learning.md"
     for training in TRAININGS:
         folder = options.folder / training.name
         if training.chosen(only):
@@ -369,72 +446,17 @@ def main() -> None:
         reference_qmix = "\n".join(map(reference_qmix_row, peers))
 
     done = {t: json.loads((results / f"{t.name}.json").read_text()) for t in TRAININGS if recorded(t, results)}
-    facts = list(done.values())[-1]["provenance"]
-    versions = ", ".join(f"{name} {facts['packages'][name]}" for name in ("jax", "flax", "optax", "jaxmarl"))
-    text = (
-        "# Learning\n\nWritten by `python scripts/learning.py`. A line is `python -m baselines <algorithm> env=...` "
-        f"with the recipe that ships; {facts['cores']} CPU cores, Python {facts['python']}, {versions}. *Sampled* are "
-        "training episodes (of the first chunk and of the last tenth of the chunks), *greedy* the evaluation episodes "
-        "of that time. Other jobs used the machine meanwhile, so that the times are too long. Returns are per agent; "
-        "IQM over seeds with a 95 % bootstrap interval, or all seeds where there are two. Curves and provenance: "
-        "`docs/results/`. Seeds are 0 and up. Recipes were tuned on some of these same seeds (the off-policy ones "
-        "mostly on seed 0), so that no row is a test on seeds unseen. PQN's rows are of its second recipe: the first "
-        "(lr 5e-4, td_lambda 0.8, eps_end 0.05, 512k steps, 6 seeds) won 54 % of 3m sampled and 71 % greedy. Rows with "
-        "continuous actions are another task than discrete rows of the same environment.\n"
-    )
-    for title, group, picture in (
-        ("On-policy", ON_POLICY, "learning.png"),
-        ("Off-policy", OFF_POLICY, "learning_off_policy.png"),
-        ("VMAS", ON_VMAS, "learning_vmas.png"),
-        ("PettingZoo, on the host", ON_HOST, "learning_host.png"),
-    ):
+    text = intro(list(done.values())[-1]["provenance"])
+    for title, group, picture in SECTIONS:
         rows = [row(t, done[t]) if t in done else kept.get(t.title) for t in group]
-        text += (
-            f"\n## {title}\n\n| environment | algorithm | seeds x steps | measure | sampled, first | sampled, last "
-            f"| greedy, last | time | others |\n|{'---|' * 9}\n" + "\n".join(filter(None, rows)) + "\n"
-        )
-        here = [(t, done[t]) for t in group if t in done]
-        pictures = [picture]
-        if len(here) < len([line for line in rows if line]):  # the picture has curves that have no record: it stays
-            pictures += [picture.replace(".png", "_recorded.png")] if here else []
-        if here:
-            draw(here, options.out / "images" / pictures[-1])
-        text += "".join(f"\n![learning curves](images/{name})\n" for name in pictures)
-    text += (
-        "\n**speaker_listener**: EPyMARL sums the reward over both agents, which doubles the figures above. "
-        "`python scripts/speaker_bound.py` plans the listener's moves with the goal known after the one step that a "
-        "word needs, and gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of "
-        "the environment (mpe2's and jaxmarl's, step for step). That plan is for discrete actions; with continuous "
-        "ones a word may say more, and MADDPG and MATD3 go beyond it. Summed, they get twice the figures of the table: "
-        "MATD3 passes the published -13, MADDPG does not.\n"
-    )
-    text += (
-        "\n**Short trainings**: SMAX 5m_vs_6m and smacv2_5_units, MABrax and Hanabi have two seeds and minutes of two "
-        "shared cores, a tenth or less of the steps that others publish. smacv2's win rate and MABrax's returns were "
-        "still rising at the end of the schedule: they say that the recipes learn, not where they would end. Hanabi's "
-        "score rises fast and then stays far below what is known from billions of steps. QMIX on VMAS has a third "
-        "(sampling and transport: a sixth) of MAPPO's steps. On transport, whose reward is rare, nothing was learnt.\n"
-    )
-    text += benchmarl_section(done, results, options.out / "images" / "learning_at_benchmarl.png")
-    if reference:
-        text += (
-            "\n## simple_spread at JaxMARL's hyperparameters\n\nFive seeds, a million steps, sampled episodes, return "
-            "per agent. The reference (scripts/reference_ippo.py) plays the jaxmarl package's environment, its returns "
-            "scaled from 26 steps to 25.\n\n| training | first | last |\n|---|---|---|\n" + reference + "\n"
-        )
-    if reference_qmix:
-        text += (
-            "\n## JaxMARL's QMIX and VDN on MPE\n\nscripts/reference_qmix.py at its `ql_rnn_mpe` hyperparameters on "
-            "the jaxmarl package's environment: sampled episodes, return per agent, scaled from 26 steps to 25; first "
-            "twentieth and last tenth of the training; to be compared with the rows of QMIX and VDN above, of as many "
-            "steps and seeds.\n\n| environment | training | seeds x steps | first | last |\n|---|---|---|---|---|\n"
-            + reference_qmix
-            + "\n"
-        )
+        text += section(title, list(filter(None, rows)), [(t, done[t]) for t in group if t in done], images, picture)
+    text += NOTES + benchmarl_section(done, results, images / "learning_at_benchmarl.png")
+    text += JAXMARLS + reference + "\n" if reference else ""
+    text += JAXMARLS_QMIX + reference_qmix + "\n" if reference_qmix else ""
     table.write_text(text)
     spread = options.folder / TRAININGS[0].name / "curves.png"
     if spread.exists():
-        shutil.copy(spread, options.out / "images" / "curves.png")
+        shutil.copy(spread, images / "curves.png")
     print(text)
 
 
