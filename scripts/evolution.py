@@ -296,7 +296,7 @@ def search_table(task: Task, methods: dict[str, Any]) -> list[str]:
     goal = float(np.median(methods["tuned"]["absolute"])) if "tuned" in methods else np.nan
     ranges = [f"{name} in {one.low:g} .. {one.high:g}" for name, one in task.searched.items()]
     lines = [
-        f"### `{task.algorithm}` on `{task.env}`\n",
+        f"### `{task.algorithm}` on `{task.env}`, lives of {task.steps / 1e3:.0f}k steps\n",
         f"From {start(task)}; all searches have {', '.join(ranges)}, logarithmic.\n",
         "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
         f"| {' | '.join(f'{name}, median' for name in task.searched)} "
@@ -319,6 +319,10 @@ def search_table(task: Task, methods: dict[str, Any]) -> list[str]:
             f"{record['cpu_seconds'] / 60:.1f} min",
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    if "patient" in methods and "alone" in methods:
+        gains = sorted(np.subtract(methods["patient"]["absolute"], methods["alone"]["absolute"]))
+        shown = ", ".join(f"{gain:+.2f}" for gain in gains)
+        lines.append(f"\n`patient` less `alone`, population by population: {shown}.")
     return [*lines, ""]
 
 
@@ -380,7 +384,8 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
             task = TASKS[panel]
-            axis.set_title(f"{task.algorithm.upper()}, {task.env}\nfrom {start(task)}", fontsize=10)
+            life = f"lives of {task.steps / 1e3:.0f}k steps from {start(task)}"
+            axis.set_title(f"{task.algorithm.upper()}, {task.env}\n{life}", fontsize=10)
             axis.set_ylabel("best greedy evaluation of the runs")
             for number, (name, record) in enumerate(records[panel].items()):
                 if name == "tuned":

@@ -2,6 +2,7 @@
 
     python scripts/time_to_return.py                              # all trainings, then the table; the machine to itself
     python scripts/time_to_return.py --tasks balance --seeds 1    # one of them
+    python scripts/time_to_return.py --settings benchmarl --seeds 1 --learners 2  # a core for each half
 
 Each task is trained with the recipe that ships (``shipped``) and at BenchMARL's own sizes and hyperparameters
 (``benchmarl``). A training that has ended is not run again. The return is the IQM over seeds of the training episodes
@@ -87,13 +88,17 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(BENCHMARL))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=float, default=PPO_FRAMES)
+    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--learners", type=int, default=1, help="that share the environments and batches of a run")
     options = parser.parse_args()
     rows = []
     for task in options.tasks.split(","):
-        for setting, words in SETTINGS.items():
-            folder = (options.folder / f"{task}_{setting}").absolute()
+        for setting in options.settings.split(","):
+            name = setting if options.learners == 1 else f"{setting}_{options.learners}_learners"
+            folder = (options.folder / f"{task}_{name}").absolute()
+            words = (*SETTINGS[setting], f"learners={options.learners}")
             train(task, words, options.seeds, options.steps, folder)
-            rows.append(row(task, setting, folder))
+            rows.append(row(task, name.replace("_", " "), folder))
     print(
         "| task | settings | seeds | return asked | best IQM | environment steps of a run | seconds, all seeds "
         f"| steps/s, all seeds | compiling | BenchMARL, one seed, {PPO_FRAMES / 1e3:.0f}k frames |\n|{'---|' * 10}\n"
