@@ -291,12 +291,17 @@ def at_level(record: dict[str, Any], level: float) -> str:
     return f"{record['steps'][passed[0]] * record['members'] / 1e6:.2f}M" if len(passed) else "never"
 
 
+def lives(methods: dict[str, Any]) -> str:
+    """How long a run is, for a reader; a task's steps are rounded up to whole rounds."""
+    return f"lives of {next(iter(methods.values()))['steps'][-1] / 1e3:.0f}k steps"
+
+
 def search_table(task: Task, methods: dict[str, Any]) -> list[str]:
     """What each method handed over, and how soon."""
     goal = float(np.median(methods["tuned"]["absolute"])) if "tuned" in methods else np.nan
     ranges = [f"{name} in {one.low:g} .. {one.high:g}" for name, one in task.searched.items()]
     lines = [
-        f"### `{task.algorithm}` on `{task.env}`, lives of {task.steps / 1e3:.0f}k steps\n",
+        f"### `{task.algorithm}` on `{task.env}`, {lives(methods)}\n",
         f"From {start(task)}; all searches have {', '.join(ranges)}, logarithmic.\n",
         "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
         f"| {' | '.join(f'{name}, median' for name in task.searched)} "
@@ -384,7 +389,7 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
             task = TASKS[panel]
-            life = f"lives of {task.steps / 1e3:.0f}k steps from {start(task)}"
+            life = f"{lives(records[panel])} from {start(task)}"
             axis.set_title(f"{task.algorithm.upper()}, {task.env}\n{life}", fontsize=10)
             axis.set_ylabel("best greedy evaluation of the runs")
             for number, (name, record) in enumerate(records[panel].items()):
