@@ -357,7 +357,8 @@ scripts/speaker_bound.py` plans the listener's moves with the goal known after t
 gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of the environment (mpe2's \
 and jaxmarl's, step for step). That plan is for discrete actions; with continuous ones a word may say more, and \
 MADDPG and MATD3 go beyond it. Summed, they get twice the figures of the table: MATD3 passes the published -13, \
-MADDPG does not.
+MADDPG's greedy episodes come within one of it. (Before, their replay held 20,000 steps: MADDPG had -7.4 after 400k \
+steps and no more after 2M, MATD3 -6.4 after 2M.)
 
 **Short trainings**: SMAX 5m_vs_6m and smacv2_5_units, MABrax and Hanabi have two seeds and minutes of two shared \
 cores, a tenth or less of the steps that others publish. smacv2's win rate and MABrax's returns were still rising at \
