@@ -52,6 +52,21 @@ def test_every_search_has_the_same_environment_steps_and_ranges(script):
                 assert (min(points[name]), max(points[name])) == (one.low, one.high)
 
 
+def test_patient_and_alone_differ_by_selection_alone(script):
+    size = script.Size()
+    (patient,), (alone,) = (
+        script.trainings(name, script.TASKS["speaker_short"], size) for name in ("patient", "alone")
+    )
+    assert [word for word in patient if word not in alone] == ["evolve.burn_in=12"]
+    assert [word for word in alone if word not in patient] == [f"evolve.burn_in={size.rounds}"]
+    assert value(patient, "evolve") == value(alone, "evolve") == "pbt"
+    record = {"members": 32, "steps": [8, 16], "best": [[-2.0, -1.0]] * 2, "hypers": [{"lr": 1.0, "ent_coef": 1.0}] * 2}
+    record |= {"cpu_seconds": 60.0}
+    methods = {"patient": record | {"absolute": [-1.0, -3.0]}, "alone": record | {"absolute": [-1.5, -2.0]}}
+    lines = script.search_table(script.TASKS["speaker_short"], methods)
+    assert "\n`patient` less `alone`, population by population: -1.00, +0.50." in lines
+
+
 def test_the_recipes_values_are_those_that_a_training_would_have(script):
     assert script.tuned(script.TASKS["spread"]) == {"lr": 5e-3, "ent_coef": 0.02}
     assert script.tuned(script.TASKS["speaker"]) == {"lr": 2.5e-3, "critic_lr": 5e-3, "noise_start": 0.3}
