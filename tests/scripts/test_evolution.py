@@ -63,7 +63,7 @@ def test_patient_and_alone_differ_by_selection_alone(script):
     record = {"members": 32, "steps": [8, 16], "best": [[-2.0, -1.0]] * 2, "hypers": [{"lr": 1.0, "ent_coef": 1.0}] * 2}
     record |= {"cpu_seconds": 60.0}
     methods = {"patient": record | {"absolute": [-1.0, -3.0]}, "alone": record | {"absolute": [-1.5, -2.0]}}
-    lines = script.search_table(script.TASKS["speaker_short"], methods)
+    lines = script.search_table(task, methods)
     assert "\n`patient` less `alone`, population by population: -1.00, +0.50." in lines
 
 
