@@ -53,10 +53,8 @@ def test_every_search_has_the_same_environment_steps_and_ranges(script):
 
 
 def test_patient_and_alone_differ_by_selection_alone(script):
-    size = script.Size()
-    (patient,), (alone,) = (
-        script.trainings(name, script.TASKS["speaker_short"], size) for name in ("patient", "alone")
-    )
+    size, task = script.Size(), script.TASKS["speaker_short"]
+    (patient,), (alone,) = (script.trainings(name, task, size) for name in ("patient", "alone"))
     assert [word for word in patient if word not in alone] == ["evolve.burn_in=12"]
     assert [word for word in alone if word not in patient] == [f"evolve.burn_in={size.rounds}"]
     assert value(patient, "evolve") == value(alone, "evolve") == "pbt"
