@@ -78,7 +78,7 @@ TASKS = {
     "spread": Task("ippo", "mpe/simple_spread", "ippo_ff_mpe", 196_608, PPO),
     "speaker": Task("maddpg", PEER_TASK, "maddpg_ff_mpe", 98_304, DDPG),
     "speaker_discrete": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO),  # a long plateau
-    "speaker_short": Task("mappo", PEER_TASK, "mappo_ff_vmas", 262_144, PPO),  # random search has not arrived yet
+    "speaker_short": Task("mappo", PEER_TASK, "mappo_ff_vmas", 262_144, PPO),  # nobody has arrived yet
 }
 EVOLUTION = {  # settings beside the defaults
     "tournament": (
