@@ -331,7 +331,8 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
         "(`scripts/learning.py --only at_benchmarl`) with the same frames, batches and hyperparameters, which "
         "`scripts/at_benchmarl.py` puts into words. Returns of both are of the training episodes that end in a batch, "
         "undiscounted, the mean over agents: in the first batch and in the last tenth of the batches. "
-        f"{at_benchmarl.DIFFERENCES}\n\n"
+        f"{at_benchmarl.DIFFERENCES} Seconds in these records compare nothing: the machine was busy, and some of the "
+        "trainings were paused.\n\n"
         "| environment | algorithm | Shoal: seeds x steps | first | last | BenchMARL: seeds x steps | first | last |\n"
         f"|{'---|' * 8}\n" + "\n".join(beside(*each) for each in found) + "\n"
         f"\n![learning curves beside BenchMARL's](images/{picture.name})\n\n{at_benchmarl.FINDINGS}\n"
@@ -357,8 +358,10 @@ scripts/speaker_bound.py` plans the listener's moves with the goal known after t
 gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of the environment (mpe2's \
 and jaxmarl's, step for step). That plan is for discrete actions; with continuous ones a word may say more, and \
 MADDPG and MATD3 go beyond it. Summed, they get twice the figures of the table: MATD3 passes the published -13, \
-MADDPG's greedy episodes come within one of it. (Before, their replay held 20,000 steps: MADDPG had -7.4 after 400k \
-steps and no more after 2M, MATD3 -6.4 after 2M.)
+MADDPG's greedy episodes come within one of it. (Before, their replay held 20,000 steps: MADDPG had -7.3 \
+sampled and -7.4 greedy after 400k steps, so that its intervals overlap with today's, and MATD3 -6.4 after 2M. A \
+training of MADDPG for 2M steps with the short replay, seeds 0 to 5, sampled about -8 and was not kept. The longer \
+replay was chosen on seeds 100 to 103.)
 
 **Short trainings**: SMAX 5m_vs_6m and smacv2_5_units, MABrax and Hanabi have two seeds and minutes of two shared \
 cores, a tenth or less of the steps that others publish. smacv2's win rate and MABrax's returns were still rising at \

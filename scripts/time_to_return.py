@@ -91,6 +91,8 @@ def main() -> None:
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--learners", type=int, default=1, help="that share the environments and batches of a run")
     options = parser.parse_args()
+    if unknown := set(options.settings.split(",")) - set(SETTINGS):
+        parser.error(f"--settings {','.join(unknown)}: choose from {', '.join(SETTINGS)}")
     rows = []
     for task in options.tasks.split(","):
         for setting in options.settings.split(","):
