@@ -11,7 +11,7 @@ passes over its sequences, as in PPO. ``algo.mixer`` is the mixture: the sum (``
     python baselines/qmix/pqn_rnn_smax.py seeds=4 sweep.td_lambda=[0.5,0.8,0.95] env=mpe/simple_spread
 
 Shapes: T time, E environments, A agents, O observation, S state, N actions, P policies, M teams (agents if not mixed),
-B sequences of L steps, K truncations in one.
+B sequences of L steps, K places where a rollout breaks off.
 """
 
 from __future__ import annotations
@@ -243,12 +243,13 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
 def targets(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> chex.Array:
     """``[T, E, M]``: the returns of the teams, the greedy policy's from where they bootstrap."""
     step, length = transitions.next, setup.config.rollout_length
-    rows = sequences.rows(transitions.step, Step.of(state.timestep), length)  # [T + 1, E, ...]
-    final_at, final = sequences.finals(step.truncated, Step.final(step), length, setup.vec.max_truncations)
-    memories, q = setup.q(state.params, state.memory, rows)
+    count = sequences.most_finals(length, setup.env)
+    final_at, final = sequences.finals(step.truncated, Step.final(step), length, count)
+    now = transitions.step
+    memories, q = setup.q(state.params, state.memory, now)
     before = sequences.at_finals(memories, final_at)
     _, final_q = one_step(partial(setup.q, state.params), before, final)  # [K, E, A, N]
-    known, last = ((x.state, x.action_mask, x.alive, values) for x, values in ((rows, q), (final, final_q)))
+    known, last = ((x.state, x.action_mask, x.alive, values) for x, values in ((now, q), (final, final_q)))
     world, mask, alive, next_q = sequences.successors(known, final_at, last)
     next_value = setup.mixing(state.params, taken(next_q, best(next_q, mask)), world, alive)  # [T, E, M]
     reward = hypers.reward_scale * setup.mixing.reward(step.reward)

@@ -11,7 +11,7 @@ papers: double Q-learning, and a truncated episode bootstraps from its true last
     python baselines/qmix/qmix_rnn_mpe.py seeds=4 sweep.lr=[5e-4,1e-3] algo.q.network=mlp hypers.td_lambda=0.6
 
 Shapes: T time, E environments, A agents, O observation, S state, N actions, P policies, M teams (agents if not mixed),
-B sequences of L steps, K truncations in one.
+B sequences of L steps, K places where one breaks off.
 """
 
 from __future__ import annotations
@@ -139,14 +139,14 @@ class Transition(struct.PyTreeNode):
 class Sequence(struct.PyTreeNode):
     """What replay keeps: ``B`` sequences of ``L`` steps."""
 
-    steps: Step  # [L + 1, B, ...] the last is where the sequence breaks off
+    steps: Step  # [L, B, ...]
     memory: Any  # [1, B, A, ...] before the first step
     action: chex.Array  # [L, B, A]
     reward: chex.Array  # [L, B, A]
     terminated: chex.Array  # [L, B]
     ended: chex.Array  # [L, B] terminated or truncated
-    final: Step  # [K, B, ...] what truncated episodes last saw
-    final_at: chex.Array  # [K, B] at which step; L for none
+    final: Step  # [K, B, ...] what follows where episodes are cut off, or the sequence is
+    final_at: chex.Array  # [K, B] after which step; L for none
 
 
 class TrainState(struct.PyTreeNode):
@@ -182,10 +182,6 @@ class Setup:
     @property
     def chunk_length(self) -> int:
         return self.config.chunk_length or self.config.rollout_length
-
-    @property
-    def max_truncations(self) -> int:
-        return -(-self.chunk_length // self.env.horizon)
 
     def q(self, params: Any, memory: Any, x: Step) -> tuple[Any, chex.Array]:
         """The memory after every step, and the value of every agent's every action, ``[T, ..., A, N]``."""
@@ -264,9 +260,10 @@ def collect(state: TrainState, keys: Several[chex.PRNGKey], hypers: Hypers, setu
     state = state.replace(epsilon=anneal(hypers.eps_start, hypers.eps_end, hypers.eps_fraction, progress))
     state, transitions = rollout(state, keys, setup)
     length, step = setup.chunk_length, transitions.next
-    final_at, final = sequences.finals(step.truncated, Step.final(step), length, setup.max_truncations)
+    count = sequences.most_finals(length, setup.env)
+    final_at, final = sequences.finals(step.truncated, Step.final(step), length, count)
     batch = Sequence(
-        steps=sequences.rows(transitions.step, Step.of(state.timestep), length),
+        steps=in_sequences(transitions.step, length),
         memory=in_sequences(before_chunks(state.memory, transitions.memory, length), 1),
         action=in_sequences(transitions.action, length),
         reward=in_sequences(step.reward, length),
@@ -280,7 +277,7 @@ def collect(state: TrainState, keys: Several[chex.PRNGKey], hypers: Hypers, setu
 
 
 def successor_q(params: Any, memories: Any, q: chex.Array, batch: Sequence, setup: Setup) -> chex.Array:
-    """``[L, B, A, N]``: the values at each step's true successor, from those of all rows ``q [L + 1, B, A, N]``."""
+    """``[L, B, A, N]``: the values at each step's true successor, from those of all steps ``q``."""
     before = sequences.at_finals(memories, batch.final_at)  # [K, B, A, ...]
     _, final_q = one_step(partial(setup.q, params), before, batch.final)
     return sequences.successors(q, batch.final_at, final_q)
@@ -309,13 +306,12 @@ def loss(
     params: Any, target: Any, batch: Sequence, weight: chex.Array, hypers: Hypers, setup: Setup
 ) -> tuple[chex.Array, tuple[Metrics, chex.Array]]:
     """The squared error of the teams' values, and each sequence's mean error ``[B]`` for its priority."""
-    memories, q = setup.q(params, jax.tree.map(lambda x: x[0], batch.memory), batch.steps)  # [L + 1, B, A, N]
+    memories, q = setup.q(params, jax.tree.map(lambda x: x[0], batch.memory), batch.steps)  # [L, B, A, N]
     fixed = jax.lax.stop_gradient((params, memories, q))
     y = targets(target, fixed[2], successor_q(*fixed, batch, setup), batch, hypers, setup)
-    now = jax.tree.map(lambda x: x[:-1], batch.steps)
-    value = setup.mixing(params, taken(q[:-1], batch.action), now.state, now.alive)  # [L, B, M]
+    value = setup.mixing(params, taken(q, batch.action), batch.steps.state, batch.steps.alive)  # [L, B, M]
     error = value - jax.lax.stop_gradient(y)
-    counts = setup.mixing.living(now.alive)
+    counts = setup.mixing.living(batch.steps.alive)
     total = setup.mixing.mean(weight[:, None] * jnp.square(error), counts, setup.policy_of)
     size = jnp.where(counts, jnp.abs(error), 0.0)
     metrics = {"loss": total, "q_value": masked_mean(value, counts), "td_error": masked_mean(size, counts)}

@@ -163,19 +163,23 @@ def test_the_done_flag_belongs_to_its_own_step():
 def test_a_truncated_step_sees_the_last_observation_and_a_terminated_one_does_not():
     y, batch = target_function(mixer="none")
     moved = y(batch.replace(final=batch.final.replace(obs=batch.final.obs + 0.5))) != y(batch)
-    truncated = np.asarray(batch.ended & ~batch.terminated)
-    assert np.asarray(moved)[truncated][:, 0].all()
-    assert not np.asarray(moved)[~truncated].any()
+    cut = np.array(batch.ended & ~batch.terminated)
+    cut[-1] = ~np.asarray(batch.terminated[-1])  # the sequence breaks off, whether the episode goes on or not
+    assert np.asarray(moved)[cut][:, 0].all() and cut[:-1].any()
+    assert not np.asarray(moved)[~cut].any()
 
 
 def test_sequences_are_the_rollout_cut_to_pieces():
-    """Pieces share their edges, and start from the memory that the rollout had there."""
+    """Pieces start from the memory that the rollout had there, and know what follows them."""
     whole, pieces = collected(mixer="vdn"), collected(mixer="vdn", chunk_length=4)
     np.testing.assert_array_equal(whole[4].action[:4], pieces[4].action[:, :4])  # the first pieces of all environments
-    np.testing.assert_array_equal(whole[4].steps.obs[4:9], pieces[4].steps.obs[:, 4:8])
+    np.testing.assert_array_equal(whole[4].steps.obs[4:8], pieces[4].steps.obs[:, 4:8])
+    follows, goes_on = pieces[4].final.obs[-1, 4:8], ~np.asarray(whole[4].ended[7])
+    np.testing.assert_array_equal(whole[4].steps.obs[8][goes_on], follows[goes_on])
+    assert goes_on.any()
     memory = whole[5].memory[3]  # after the fourth step
     np.testing.assert_allclose(pieces[4].memory[0, 4:8], memory, rtol=1e-5)
-    assert pieces[4].action.shape == (4, 12, 3) and pieces[4].final_at.shape == (1, 12)
+    assert pieces[4].action.shape == (4, 12, 3) and pieces[4].final_at.shape == (2, 12)
 
 
 @cache
@@ -306,7 +310,7 @@ def test_dead_agents_weigh_nothing(mixer):
 
     alive = batch.steps.alive[..., None]
     poisoned = batch.replace(steps=batch.steps.replace(obs=jnp.where(alive, batch.steps.obs, 50.0)))
-    reward = batch.reward if mixer == "qmix" else jnp.where(alive[:-1, ..., 0], batch.reward, 50.0)
+    reward = batch.reward if mixer == "qmix" else jnp.where(alive[..., 0], batch.reward, 50.0)
     (plain, _), (same, _) = gradient(batch), gradient(poisoned.replace(reward=reward))
     assert not differ(plain, same)
     assert differ(plain, gradient(batch.replace(steps=batch.steps.replace(obs=batch.steps.obs + 1.0)))[0])
