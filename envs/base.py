@@ -116,6 +116,7 @@ class Env:
     action_space: ActionSpace
     horizon: int  # steps after which an episode is truncated
     terminates: bool = True  # whether an episode can end before its horizon
+    mortal: bool = True  # whether an agent can die before its episode ends
     pool: Any = None  # the processes of the host that step it (envs.pool), if it is not JAX that does
 
     def reset(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:

@@ -31,6 +31,8 @@ class State(struct.PyTreeNode):
 class MatrixGame(Env):
     """Two agents that share a reward; a subclass says what they see and what they get."""
 
+    mortal = False
+
     def __init__(self, actions: int, obs_size: int, rounds: int):
         if rounds < 1:
             raise UserError(f"env.kwargs.rounds={rounds}: must be at least 1")

@@ -8,7 +8,7 @@ with the memory itself stays in the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -95,12 +95,29 @@ class GRU(nn.Module):
     def __call__(self, memory: chex.Array, x: chex.Array, is_first: chex.Array) -> tuple[chex.Array, chex.Array]:
         kernels = tuple(self.param(f"kernel_{gate}", orthogonal(), (self.width, self.width)) for gate in "rzn")
         bias = self.param("bias", nn.initializers.zeros, (self.width,))
-        projected = [Dense(self.width, scale=1.0, name=f"input_{gate}")(x) for gate in "rzn"]
+        inputs = [Dense(self.width, scale=1.0, name=f"input_{gate}") for gate in "rzn"]
         steps, rows = x.shape[0], memory.size // self.width  # T, B
-        flat = tuple(gate.reshape(steps, rows, -1) for gate in projected)
-        memories = gru_scan(kernels, bias, flat, is_first.reshape(steps, rows, 1), memory.reshape(rows, -1))
+        first, h = is_first.reshape(steps, rows, 1), memory.reshape(rows, -1)
+        if steps == 1:
+            memories = gru_step(kernels, bias, [layer.weights(x.shape[-1]) for layer in inputs], x, first, h)
+        else:
+            flat = tuple(layer(x).reshape(steps, rows, -1) for layer in inputs)
+            memories = gru_scan(kernels, bias, flat, first, h)
         memories = memories.reshape(*x.shape[:-1], self.width)
         return memories, memories
+
+
+def gru_step(
+    kernels: Gates, bias: chex.Array, inputs: Sequence[tuple], x: chex.Array, is_first: chex.Array, h: chex.Array
+) -> chex.Array:
+    """A single step: of few rows, for which two wide products cost less than six small ones."""
+    h = jnp.where(is_first[0], 0.0, h)
+    kernel, biases = (jnp.concatenate(parts, axis=-1) for parts in zip(*inputs, strict=True))
+    x_r, x_z, x_n = jnp.split(matmul(x.reshape(len(h), -1), kernel) + biases, 3, axis=-1)
+    u_r, u_z, u_n = jnp.split(matmul(h, jnp.concatenate(kernels, axis=-1)), 3, axis=-1)
+    r, z = jax.nn.sigmoid(x_r + u_r), jax.nn.sigmoid(x_z + u_z)
+    n = jnp.tanh(x_n + r * (u_n + bias))
+    return n + z * (h - n)
 
 
 class LSTM(nn.Module):

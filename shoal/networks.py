@@ -123,10 +123,14 @@ class Dense(nn.Module):
     kernel_init: Callable[..., chex.Array] | None = None  # instead of an orthogonal kernel of this scale
 
     @nn.compact
+    def weights(self, size: int) -> tuple[chex.Array, chex.Array]:
+        """Kernel ``[size, features]`` and bias, for one who multiplies by them himself."""
+        kernel = self.param("kernel", self.kernel_init or orthogonal(self.scale), (size, self.features))
+        return kernel, self.param("bias", nn.initializers.zeros, (self.features,))
+
     def __call__(self, x: chex.Array, columns: bool = False) -> chex.Array:
         size = x.shape[0 if columns else -1]
-        kernel = self.param("kernel", self.kernel_init or orthogonal(self.scale), (size, self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        kernel, bias = self.weights(size)
         if columns:
             return matmul_columns(kernel, x) + bias[:, None]
         flat = x.reshape(-1, size)

@@ -143,8 +143,12 @@ def mean_by(ids: np.ndarray, x: chex.Array, where: chex.Array) -> chex.Array:
 
 
 def _share(count: chex.Array) -> chex.Array:
-    """What a learner divides its sum by: the entries that each has on average, all of them if it is alone."""
-    count = learners.mean(count.astype(jnp.float32))
+    """What a learner divides its sum by: the entries that each has on average, all of them if it is alone.
+
+    A number that is known when the program is traced is everybody's: an exchange less.
+    """
+    count = count.astype(np.float32)
+    count = count if isinstance(count, np.ndarray | np.generic) else learners.mean(count)
     return jnp.where(count > 0, count, 1.0)
 
 

@@ -41,6 +41,7 @@ class ParticleEnv(Env):
     """
 
     terminates = False
+    mortal = False
     horizon = HORIZON
 
     def __init__(

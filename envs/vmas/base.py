@@ -53,6 +53,7 @@ class Scenario(Env):
     """
 
     terminates = False
+    mortal = False
     position: tuple[int, int] | None = (0, 2)
     horizon = 100
 

@@ -169,7 +169,7 @@ def test_protocol(task):
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state)
     mask, alive, ended = run(constants, key, zeros, action)
     np.testing.assert_array_equal(mask.sum(axis=-1), env.action_space.sizes)
-    assert alive.all() and not ended
+    assert alive.all() and not env.mortal and not ended
 
 
 @pytest.mark.parametrize("task", ["simple_reference", "simple_world_comm"])

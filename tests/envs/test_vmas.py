@@ -206,6 +206,7 @@ def test_random_steps_and_their_gradients_are_finite(task, count):
     assert jax.tree.structure(first) == jax.tree.structure(shown)
     if not env.terminates:
         assert not shown.terminated.any()
+    assert shown.alive.all() and not env.mortal
 
 
 def test_flat_and_multi_discrete_actions_are_numbered_as_the_originals():

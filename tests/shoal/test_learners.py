@@ -193,3 +193,31 @@ def test_environments_on_the_host_have_one_learner():
     assert not env.host
     with pytest.raises(UserError, match="learners=2: environments on the host"):
         learners.split(ippo_ff_mpe.make, ippo_ff_mpe.Config(), host, 2)
+
+
+def test_who_cannot_die_is_not_counted(monkeypatch):
+    """Where an environment says that nobody dies, learners exchange gradients alone, and learn the same."""
+    exchanged = []
+    mean = learners.mean
+    monkeypatch.setattr(learners, "mean", lambda tree: exchanged.append(tree) or mean(tree))
+
+    def learnt(mortal):
+        env = envs.make("matrix/climbing")
+        assert not env.mortal
+        env.mortal = mortal
+        algorithm, hypers = learners.split(qmix_rnn_mpe.make, config_of(qmix_rnn_mpe), env, 2), qmix_rnn_mpe.Hypers()
+
+        @jax.jit
+        def run(key):
+            state = algorithm.init(key, hypers)
+            return state.params, jax.lax.scan(lambda s, _: algorithm.update(s, hypers), state, length=3)[0].params
+
+        exchanged.clear()
+        return *run(jax.random.PRNGKey(0)), len(exchanged)
+
+    (first, counted, more), (_, uncounted, fewer) = learnt(mortal=True), learnt(mortal=False)
+    assert more == 2 and fewer == 1
+    first, counted, uncounted = map(jax.tree.leaves, (first, counted, uncounted))
+    for a, b in zip(counted, uncounted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert not all(np.allclose(start, a) for start, a in zip(first, counted, strict=True))
