@@ -19,8 +19,15 @@ from shoal.memory import in_sequences
 
 
 def most_finals(length: int, env: Env) -> int:
-    """``K``: a time limit of ``H`` steps strikes at most ``ceil((L - 1) / H)`` times before the last step."""
-    return length if env.host else -(-(length - 1) // env.horizon) + 1
+    """``K``: a time limit of ``H`` steps strikes at most ``ceil((L - 1) / H)`` times before the last step.
+
+    Where all episodes are of ``H`` steps and sequences of whole episodes, the last step is one of the ``L / H``.
+    """
+    if env.host:
+        return length
+    if not env.terminates and length % env.horizon == 0:
+        return length // env.horizon
+    return -(-(length - 1) // env.horizon) + 1
 
 
 def finals(truncated: chex.Array, last: Any, length: int, count: int) -> tuple[chex.Array, Any]:
