@@ -77,12 +77,14 @@ MASAC = (
 OFF_POLICY_FRAMES = 3e5
 # A chunk is one of BenchMARL's batches; few episodes are played greedily, because those of training are compared.
 CHUNKS = {"ppo": ("chunks=15",), "off_policy": ("chunks=50", "checkpoint.every=25", "evaluation.episodes=8")}
+PPO = (*CHUNKS["ppo"], *PPO_SIZES, *PPO_HYPERS)
 WORDS = {
-    "ippo": (*CHUNKS["ppo"], *PPO_SIZES, *PPO_HYPERS),
+    "mappo": PPO,
+    "ippo": PPO,
     "masac": (*CHUNKS["off_policy"], *MASAC),
     "qmix": (*CHUNKS["off_policy"], *QMIX),
 }
-FRAMES = {"ippo": PPO_FRAMES, "masac": OFF_POLICY_FRAMES, "qmix": OFF_POLICY_FRAMES}
+FRAMES = {"mappo": PPO_FRAMES, "ippo": PPO_FRAMES, "masac": OFF_POLICY_FRAMES, "qmix": OFF_POLICY_FRAMES}
 DIFFERENCES = (
     "What differs all the same: BenchMARL takes the time limit for a termination, ours bootstraps there; its layers "
     "start as torch's, ours orthogonal; its minibatches of PPO have 4096 steps, ours 4000. QMIX: its hypernetworks are "

@@ -73,10 +73,16 @@ DDPG = {
     "critic_lr": Searched(1 / 30, 1e-5, 3e-2, 4),
     "noise_start": Searched(1 / 10, 0.03, 3.0, 2),
 }
+SAC = {
+    "lr": Searched(1 / 30, 1e-5, 3e-2, 4),
+    "critic_lr": Searched(1 / 30, 1e-5, 3e-2, 4),
+    "alpha": Searched(10.0, 1e-3, 0.3, 2),  # the entropy's weight
+}
 PEER_TASK = "mpe/simple_speaker_listener"
 TASKS = {
     "spread": Task("ippo", "mpe/simple_spread", "ippo_ff_mpe", 196_608, PPO),
     "speaker": Task("maddpg", PEER_TASK, "maddpg_ff_mpe", 98_304, DDPG),
+    "speaker_entropy": Task("masac", PEER_TASK, "masac_ff_vmas", 49_152, SAC),
     "speaker_discrete": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO),  # a long plateau
     "speaker_short": Task("mappo", PEER_TASK, "mappo_ff_vmas", 262_144, PPO),  # nobody has arrived yet
 }

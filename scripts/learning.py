@@ -3,6 +3,7 @@
     python scripts/learning.py --only smax/3m,matrix,vdn   # some environments or algorithms; all else stays as recorded
     python scripts/learning.py --only none                 # nothing is trained: the table and curves of the records
     python scripts/learning.py --only at_benchmarl         # what BenchMARL has a record of too
+    python scripts/learning.py --only ippo --add-seeds     # the seeds that a record has fewer than the table says
 
 Each training leaves its curves and provenance in docs/results/<name>.json, from which table and pictures are made; a
 row of the table without such a record stays as it is. A training that has ended is not run again, one that was stopped
@@ -18,7 +19,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,19 @@ class Training:
     measure: str = "episode_return"  # or win_rate
     others: str = ""  # what is known of others, and their convention
     tag: str = ""  # a name for many words
+    first: int = 0  # the first seed; others than 0 are added to a record
 
     @property
     def name(self) -> str:
         """Of the folder and of the record."""
         words = (self.tag,) if self.tag else self.words
-        return "_".join([self.algorithm, self.env.replace("/", "."), *words]).replace("=", ".")
+        seeds = (f"from_seed_{self.first}",) if self.first else ()
+        return "_".join([self.algorithm, self.env.replace("/", "."), *words, *seeds]).replace("=", ".")
 
     @property
     def command(self) -> list[str]:
-        return [self.algorithm, f"env={self.env}", f"seeds={self.seeds}", f"total_steps={self.steps:g}", *self.words]
+        seeds = [f"seeds={self.seeds}", *([f"seed={self.first}"] if self.first else [])]
+        return [self.algorithm, f"env={self.env}", *seeds, f"total_steps={self.steps:g}", *self.words]
 
     @property
     def title(self) -> str:
@@ -112,7 +116,7 @@ OFF_POLICY = (
     Training("vdn", "mpe/simple_speaker_listener", 2.5e5),
     Training("maddpg", "mpe/simple_speaker_listener", 6e5, others=PUBLISHED),
     Training("matd3", "mpe/simple_speaker_listener", 6e5, others=PUBLISHED),
-    Training("masac", "mpe/simple_speaker_listener", 6e5),
+    Training("masac", "mpe/simple_speaker_listener", 3e5, others=MOVES),
     Training("pqn_vdn", "smax/3m", 1e6, measure="win_rate"),
     Training("pqn_vdn", "smax/2s3z", 2e6, measure="win_rate"),
 )
@@ -132,7 +136,7 @@ ON_VMAS = (
 )
 FALLS = "-100 for all when one falls; about 0 is not to fall and hardly to move"
 ON_HOST = (Training("ippo", "pettingzoo/sisl.multiwalker_v9", 1e5, seeds=2, others=FALLS),)
-SEEDS = {"ippo": 2}  # a seed of which takes minutes at this size; else six
+SEEDS = {"mappo": 5, "ippo": 5}  # a seed of which takes minutes at this size; else six
 AT_BENCHMARL = tuple(
     Training(name, f"vmas/{task}", at_benchmarl.FRAMES[name], SEEDS.get(name, 6), words, tag="at_benchmarl")
     for name, words in at_benchmarl.WORDS.items()
@@ -148,6 +152,25 @@ def train(training: Training, folder: Path) -> None:
     words = training.command[1:]
     words = [f"resume={folder}"] if (folder / "checkpoints").exists() else [*words, f"run.dir={folder}"]
     subprocess.run([sys.executable, "-m", "baselines", training.algorithm, *words], check=True, cwd=ROOT)
+
+
+def missing(training: Training, known: int) -> list[Training]:
+    """What trains the seeds that a record of ``known`` seeds lacks: an even number, then the one that is left."""
+    count = max(0, training.seeds - known)
+    even = count - count % 2
+    return [replace(training, seeds=n, first=i) for i, n in ((known, even), (known + even, count % 2)) if n]
+
+
+def add_seeds(training: Training, folder: Path, out: Path) -> None:
+    """Train the missing seeds, and put their curves below those of the record; its provenance is the last one's."""
+    for part in missing(training, len(json.loads(out.read_text())["sampled"]) if out.exists() else 0):
+        train(part, (folder / part.name).absolute())
+        old = json.loads(out.read_text()) if part.first else None
+        record(part, folder / part.name, out)
+        if old is not None:
+            new = json.loads(out.read_text())
+            joined = {name: old[name] + new[name] for name in ("sampled", "greedy")}
+            out.write_text(json.dumps(new | joined | {"command": f"{old['command']}; {new['command']}"}) + "\n")
 
 
 def record(training: Training, folder: Path, out: Path) -> None:
@@ -426,6 +449,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="environments, families or algorithms, comma-separated; none for no training"
     )
+    parser.add_argument("--add-seeds", action="store_true", help="train only the seeds that records lack")
     parser.add_argument("--reference", action="store_true", help="JaxMARL's hyperparameters and the reference too")
     parser.add_argument("--reference-qmix", action="store_true", help="JaxMARL's QMIX and VDN on MPE too")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
@@ -434,11 +458,15 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     results, images, table = options.out / "results", options.out / "images", options.out / "learning.md"
     for training in TRAININGS:
-        folder = options.folder / training.name
+        folder, out = options.folder / training.name, results / f"{training.name}.json"
+        if options.add_seeds:
+            if training.chosen(only):
+                add_seeds(training, options.folder, out)
+            continue
         if training.chosen(only):
             train(training, folder.absolute())
         if (folder / "curves.png").exists():
-            record(training, folder, results / f"{training.name}.json")
+            record(training, folder, out)
     lines = table.read_text().splitlines() if table.exists() else []
     kept = {line[: line.index(" |", line.index(" | ") + 3) + 2]: line for line in lines if line.count(" | ") > 5}
     reference = "\n".join(line for line in lines if line.startswith(("| Shoal", "| reference in")))

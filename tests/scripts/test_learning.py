@@ -58,7 +58,12 @@ def test_ours_are_trained_at_benchmarls_hyperparameters(script):
         assert widths and all(width == [known["width"]] * 2 for width in widths)
         recorded = json.loads((RESULTS / f"{training.name}.json").read_text())
         assert recorded["steps"] == theirs["steps"] and len(recorded["sampled"]) == training.seeds
-        assert recorded["command"].split()[3:] == training.command
+        parts = [command.split()[3:] for command in recorded["command"].split("; ")]
+        others = [word for word in training.command if not word.startswith("seeds=")]
+        assert all([word for word in part if not word.startswith(("seed=", "seeds="))] == others for part in parts)
+        firsts = [int(dict(word.split("=") for word in part[1:]).get("seed", 0)) for part in parts]
+        counts = [int(dict(word.split("=") for word in part[1:])["seeds"]) for part in parts]
+        assert firsts == [sum(counts[:i]) for i in range(len(parts))]  # no seed twice
 
 
 def test_a_line_has_both_sides(script):
@@ -77,3 +82,28 @@ def test_only_names_what_is_trained(script):
     assert plain.chosen(["vmas"]) and plain.chosen(["qmix"]) and not plain.chosen(["none"])
     assert tagged.chosen(["at_benchmarl"]) and tagged.chosen([tagged.name])
     assert not tagged.chosen(["qmix", "vmas/balance"]) and not plain.chosen(["at_benchmarl"])
+
+
+def test_seeds_are_added_to_a_record(script, tmp_path, monkeypatch):
+    training = script.Training("ippo", "vmas/balance", 100, seeds=5, tag="at_benchmarl")
+    assert [(part.first, part.seeds) for part in script.missing(training, 0)] == [(0, 4), (4, 1)]
+    assert [(part.first, part.seeds) for part in script.missing(training, 2)] == [(2, 2), (4, 1)]
+    assert script.missing(training, 5) == []
+
+    def record(part, folder, out):
+        curves = [[float(part.first + i)] for i in range(part.seeds)]
+        text = {"command": " ".join(part.command), "steps": [100], "sampled": curves, "greedy": curves}
+        out.write_text(json.dumps(text))
+
+    trained, out = [], tmp_path / "record.json"
+    monkeypatch.setattr(script, "train", lambda part, folder: trained.append((part.command[2:4], folder.name)))
+    monkeypatch.setattr(script, "record", record)
+    record(script.replace(training, seeds=2), tmp_path, out)
+    script.add_seeds(training, tmp_path, out)
+    name = "ippo_vmas.balance_at_benchmarl_from_seed"
+    assert trained == [(["seeds=2", "seed=2"], f"{name}_2"), (["seeds=1", "seed=4"], f"{name}_4")]
+    joined = json.loads(out.read_text())
+    assert joined["sampled"] == joined["greedy"] == [[0.0], [1.0], [2.0], [3.0], [4.0]]
+    assert joined["command"].count("; ") == 2
+    script.add_seeds(training, tmp_path, out)
+    assert len(trained) == 2  # nothing is missing
