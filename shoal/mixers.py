@@ -50,7 +50,8 @@ class QMixer(nn.Module):
         b_1 = Dense(self.width, scale=0.5, name="b_1")(state)
         w_2 = _absolute(hyper(self.width, "w_2", scale=4.0 / self.width))
         b_2 = Dense(1, scale=0.1, name="b_2")(nn.relu(Dense(self.width, name="b_2_hidden")(state)))
-        hidden = nn.elu((chosen[..., None] * w_1).sum(-2) + b_1)
+        # Added agent by agent: of a sum over the axis XLA's CPU backend makes slow kernels with the products around it.
+        hidden = nn.elu(sum(jnp.unstack(chosen[..., None] * w_1, axis=-2)) + b_1)
         return (hidden * w_2).sum(-1) + b_2.squeeze(-1)
 
 

@@ -76,7 +76,10 @@ FREE_TO_CHANGE = (
 # The first states are computed once: there is nothing to gain from optimising that program.
 RUN_ONCE: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 # Level 3, the default, took longer to compile here and the result was no faster.
-RUN_LONG: dict[str, Any] = {"xla_backend_optimization_level": 2}
+RUN_LONG: dict[str, Any] = {
+    "xla_backend_optimization_level": 2,
+    "xla_cpu_prefer_vector_width": 512,  # where a CPU has such registers; LLVM would take half of them
+}
 PARENT = "SHOAL_PARENT"  # the process that a training ends with, if it says so
 WORTH_SAYING = 2**28  # bytes: what a training takes is told from here on, to a terminal always
 GO_ON = 75  # exit code of a training that a signal has stopped: the same command with resume=auto goes on (EX_TEMPFAIL)

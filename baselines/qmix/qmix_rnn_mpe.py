@@ -230,10 +230,7 @@ def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
 
 
 def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tuple[TrainState, Transition]:
-    """``T`` steps of every environment; all random numbers are drawn before the loop, from three ``keys``.
-
-    ``state.memory`` stays that of the first step: sequences start from it.
-    """
+    """``T`` steps of every environment; all random numbers are drawn before the loop, from three ``keys``."""
     steps, num_envs, agents = setup.config.rollout_length, setup.config.num_envs, setup.env.num_agents
     noise_key, pool_key, step_key = keys
     noise = choice_noise(noise_key, (steps, num_envs, agents), setup.env.action_space.size)  # [T, E, A, N + 1]
@@ -250,21 +247,22 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
         return (env_state, next_timestep.ahead, memory), Transition(seen, memory, action, next_timestep)
 
     carry = (state.env_state, state.timestep, state.memory)
-    (env_state, timestep, _), transitions = jax.lax.scan(step, carry, (noise, step_keys))
-    return state.replace(env_state=env_state, timestep=timestep), transitions
+    (env_state, timestep, memory), transitions = jax.lax.scan(step, carry, (noise, step_keys))
+    return state.replace(env_state=env_state, timestep=timestep, memory=memory), transitions
 
 
 def collect(state: TrainState, keys: Several[chex.PRNGKey], hypers: Hypers, setup: Setup):
     """A rollout at the present epsilon, as sequences for replay, ``[B, ...]``; and its transitions ``[T, E, ...]``."""
     progress = state.updates / setup.num_updates
     state = state.replace(epsilon=anneal(hypers.eps_start, hypers.eps_end, hypers.eps_fraction, progress))
+    memory = state.memory  # before the first step
     state, transitions = rollout(state, keys, setup)
     length, step = setup.chunk_length, transitions.next
     count = sequences.most_finals(length, setup.env)
     final_at, final = sequences.finals(step.truncated, Step.final(step), length, count)
     batch = Sequence(
         steps=in_sequences(transitions.step, length),
-        memory=in_sequences(before_chunks(state.memory, transitions.memory, length), 1),
+        memory=in_sequences(before_chunks(memory, transitions.memory, length), 1),
         action=in_sequences(transitions.action, length),
         reward=in_sequences(step.reward, length),
         terminated=in_sequences(step.terminated, length),
@@ -272,7 +270,6 @@ def collect(state: TrainState, keys: Several[chex.PRNGKey], hypers: Hypers, setu
         final=final,
         final_at=final_at,
     )
-    state = state.replace(memory=jax.tree.map(lambda x: x[-1], transitions.memory))
     return state, sequences.swap(batch), transitions
 
 
