@@ -189,17 +189,20 @@ def test_random_steps_and_their_gradients_are_finite(task, count):
         keys = jax.random.split(step_key, steps)
         end, shown = jax.lax.scan(lambda s, x: env.step(x[0], s, x[1]), start, (keys, actions))
 
-        def outcome(pos, vel, action):
-            state, timestep = env.step(key, end.replace(pos=pos, vel=vel), action)
-            return timestep.reward.sum() + timestep.obs.sum() + state.pos.sum() + state.vel.sum()
+        def outcome(pos, vel, rot, action, state):
+            state, timestep = env.step(key, state.replace(pos=pos, vel=vel, rot=rot), action)
+            return timestep.reward.sum() + timestep.obs.sum() + state.pos.sum() + state.vel.sum() + state.rot.sum()
 
-        slopes = jax.grad(outcome, argnums=(0, 1, 2))(end.pos, end.vel, actions[0])
+        heap = env.restore(jnp.zeros_like(start.pos))  # all bodies in one place
+        points = jax.tree.map(lambda *leaves: jnp.stack(leaves), start, end, heap)
+        slope = jax.vmap(jax.grad(outcome, argnums=(0, 1, 2, 3)), in_axes=(0, 0, 0, None, 0))
+        slopes = slope(points.pos, points.vel, points.rot, actions[0], points)
         return first, end, shown, slopes
 
     first, end, shown, slopes = run(jax.vmap(rollout), jax.random.split(jax.random.key(0), count))
     for leaf in jax.tree.leaves((end, shown, slopes)):
         assert np.isfinite(leaf).all()
-    assert np.abs(slopes[2]).max() > 0
+    assert (np.abs(slopes[3]).max(axis=(0, 2, 3)) > 0).all()  # of actions, from each of the three states
     assert shown.obs.shape == (count, steps, env.num_agents, env.obs_size)
     assert shown.obs.dtype == first.obs.dtype == np.float32
     np.testing.assert_array_equal(shown.state, shown.obs.reshape(count, steps, -1))
