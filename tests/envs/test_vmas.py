@@ -290,3 +290,36 @@ def test_noise_on_actions_acts():
     env = make("complex_speaker_listener")
     messages = [env.read_action(jax.random.key(i), jnp.full(env.action_space.low.shape, 0.5))[1] for i in range(2)]
     assert (messages[0][0] != messages[1][0]).all() and (messages[0][1:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "task, given, message",
+    [
+        ("transport", {"pos": np.zeros((2, 6))}, r"pos=...\): must have the shape \(6, 2\), not \(2, 6\)"),
+        ("transport", {"pos": np.zeros(12)}, r"pos=...\): must have the shape \(6, 2\), not \(12,\)"),
+        ("transport", {"pos": "here"}, r"pos=...\): must be numbers of the shape \(6, 2\)"),
+        ("transport", {"pos": [[0, 0], [1]]}, r"pos=...\): must be numbers of the shape \(6, 2\)"),
+        ("transport", {"vel": np.zeros((4, 3))}, r"vel=...\): must have the shape \(6, 2\), not \(4, 3\)"),
+        ("transport", {"rot": np.zeros((2, 3))}, r"rot=...\): must have the shape \(6,\), not \(2, 3\)"),
+        ("transport", {"comm": np.zeros((4, 1))}, r"comm=...\): nobody speaks in Transport"),
+        ("simple_reference", {"comm": np.zeros((2, 3))}, r"comm=...\): must have the shape \(2, 10\), not \(2, 3\)"),
+        ("simple_reference", {"comm": np.zeros((10, 2))}, r"comm=...\): must have the shape \(2, 10\), not \(10, 2\)"),
+        ("sampling", {"locs": np.zeros((2, 3))}, r"locs=...\): must have the shape \(3, 2\), not \(2, 3\)"),
+        ("sampling", {"locs": np.zeros((4, 2))}, r"locs=...\): must have the shape \(3, 2\), not \(4, 2\)"),
+        ("wind_flocking", {"gravity": np.zeros(2)}, r"gravity=...\): must have the shape \(2, 2\), not \(2,\)"),
+    ],
+)
+def test_a_state_of_wrong_shapes_is_refused(task, given, message):
+    env = make(task)
+    with pytest.raises(envs.UserError, match=rf"restore\({message}"):
+        env.restore(**{"pos": np.zeros((env.world.size, 2)), **given})
+
+
+def test_axes_of_length_one_do_not_matter():
+    env = make("simple_reference")
+    pos, comm = np.arange(10.0).reshape(5, 2), np.arange(20.0).reshape(2, 10)
+    state = env.restore(pos[:, None], rot=np.ones((5, 1)), comm=comm[None], goal_b=[[1], [2]])
+    np.testing.assert_array_equal(state.pos, pos)
+    np.testing.assert_array_equal(state.rot, np.ones(5))
+    np.testing.assert_array_equal(state.comm, comm)
+    assert state["goal_b"].tolist() == [1, 2]

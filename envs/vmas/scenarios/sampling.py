@@ -86,7 +86,7 @@ class Sampling(Scenario):
         return {"pos": agents * (not self.spawn_same_pos), "locs": places[: self.n_gaussians]}
 
     def remember(self, state, given):
-        locs = jnp.asarray(given.get("locs", jnp.zeros((self.n_gaussians, 2)))).reshape(self.n_gaussians, 2)
+        locs = given.get("locs", jnp.zeros((self.n_gaussians, 2)))
         most = self.density(locs, self.grid).max()
         return {"locs": locs, "max_pdf": most, "sampled": jnp.zeros(self.cells, bool)}
 
