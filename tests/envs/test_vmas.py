@@ -323,3 +323,41 @@ def test_axes_of_length_one_do_not_matter():
     np.testing.assert_array_equal(state.rot, np.ones(5))
     np.testing.assert_array_equal(state.comm, comm)
     assert state["goal_b"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "task, name",
+    [
+        ("navigation", "final_reward"),
+        ("sampling", "cov"),
+        ("sampling", "xdim"),
+        ("sampling", "grid_spacing"),
+        ("buzz_wire", "max_speed_1"),
+        ("football", "ai_strength"),
+    ],
+)
+def test_arguments_are_finite(task, name, value):
+    with pytest.raises(envs.UserError, match=f"^env.kwargs.{name}={value}: must be finite$"):
+        make(task, **{name: value})
+    if name in ("cov", "ai_strength"):  # or a list of numbers
+        with pytest.raises(envs.UserError, match=f"^env.kwargs.{name}={value}: must be finite$"):
+            make(task, **{name: [1.0, value, 1.0]})
+
+
+@pytest.mark.parametrize(
+    "task, kwargs, message",
+    [
+        ("navigation", {"world_spawning_x": 0}, "world_spawning_x=0: must be above 0"),
+        ("navigation", {"world_spawning_y": -1}, "world_spawning_y=-1: must be above 0"),
+        ("football", {"shooting_radius": -0.1}, "shooting_radius=-0.1: must be at least 0"),
+        ("football", {"shooting_angle": -1}, "shooting_angle=-1: must be at least 0"),
+        ("football", {"distance_to_ball_trigger": -2}, "distance_to_ball_trigger=-2: must be at least 0"),
+        *[("simple", {"horizon": value}, f"horizon={value}: must be a whole number of steps, at least 1")
+          for value in ("a", "5", True, [5], 0, 2.5, np.nan, np.inf)],
+    ],
+)  # fmt: skip
+def test_ranges_and_horizons_are_checked(task, kwargs, message):
+    with pytest.raises(envs.UserError) as refused:
+        make(task, **kwargs)
+    assert str(refused.value) == f"env.kwargs.{message}"
