@@ -225,6 +225,10 @@ class Scenario(Env):
         """``[N]`` bool: what a picture shows now; not what has been eaten, for example."""
         return jnp.array([entity.drawn for entity in self.world.entities])
 
+    def field(self, states: State) -> drawing.Field | None:
+        """What the ground of the states ``[T, ...]`` holds, for pictures; None if nothing."""
+        return None
+
     # ------------------------------------------------------------------------------------------------- helpers
 
     def pos(self, state: State) -> chex.Array:

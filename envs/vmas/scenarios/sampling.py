@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import UserError
+from envs.drawing import Field
 from envs.vmas.base import Scenario
 from envs.vmas.checks import at_least, count, positive
 from envs.vmas.entities import Agent, Sphere
@@ -117,6 +118,13 @@ class Sampling(Scenario):
         found = jnp.where(late, 0.0, self.sample(state, pos, self.norm))
         state = state.remember(sampled=state["sampled"].at[x, y].set(True))
         return state, self.shared(found.sum()) if self.shared_rew else found, {"agent_sample": found}
+
+    def field(self, states):
+        density = np.asarray(jax.vmap(self.density, (0, None))(states["locs"], self.grid + self.spacing / 2))
+        values = density / np.maximum(density.max(axis=(1, 2), keepdims=True), 1e-30)  # [T, cells along x, along y]
+        width, height = self.size.tolist()
+        extent = (-width, width, -height, height)
+        return Field(values.swapaxes(1, 2), np.asarray(states["sampled"]).swapaxes(1, 2), extent)
 
     def observe(self, key, state):
         pos = self.pos(state)
