@@ -34,7 +34,8 @@ COLOURS = {
 GROUPS = ("blue", "red", "green", "orange", "purple", "yellow")  # of agents that have no colour of their own
 PAPER, GRID, INK = (252, 252, 250), (232, 234, 236), (90, 96, 106)
 MEADOW = ((250, 251, 246), (231, 243, 214), (190, 226, 178), (128, 199, 150))  # of a field, from 0 to 1
-TAKEN = (206, 208, 214, 205)
+SHADES = 16  # few, or a GIF has no colours left for the bodies
+TAKEN = (206, 208, 214)
 FORMATS = (".gif", ".png", ".webp")
 
 
@@ -182,10 +183,9 @@ def _paint(canvas: _Canvas, field: Field, t: int) -> None:
     (x0, y0), (x1, y1) = canvas.pixel(np.array([left, top])), canvas.pixel(np.array([right, bottom]))
     size = (round(x1) - round(x0), round(y1) - round(y0))
     values = Image.fromarray(field.values[t, ::-1].astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
-    shades = np.linspace(0, 1, 256)
-    stops = np.linspace(0, 1, len(MEADOW))
+    shades, stops = np.linspace(0, 1, SHADES), np.linspace(0, 1, len(MEADOW))
     table = np.stack([np.interp(shades, stops, channel) for channel in zip(*MEADOW, strict=True)], axis=-1)
-    shade = (255 * np.clip(np.asarray(values), 0, 1)).astype(np.uint8)
+    shade = (np.clip(np.asarray(values), 0, 1) * (SHADES - 1)).round().astype(int)
     canvas.image.paste(Image.fromarray(table.round().astype(np.uint8)[shade]), (round(x0), round(y0)))
     rows, columns = field.taken.shape[1:]
     wide, high = (x1 - x0) / columns, (y1 - y0) / rows
@@ -237,7 +237,7 @@ def save(frames: np.ndarray, path: str | Path, fps: float = 15) -> Path:
     images = [Image.fromarray(frame) for frame in frames]
     if path.suffix == ".gif":
         every = Image.fromarray(np.concatenate(frames[:: max(1, len(frames) // 6)]))
-        palette = every.quantize(128)  # one for all frames: otherwise colours flicker
+        palette = every.quantize(256)  # one for all frames: otherwise colours flicker
         images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     path.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"loop": 0, "duration": round(1000 / fps), "save_all": True, "append_images": images[1:]}
