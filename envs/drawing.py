@@ -33,6 +33,9 @@ COLOURS = {
 }
 GROUPS = ("blue", "red", "green", "orange", "purple", "yellow")  # of agents that have no colour of their own
 PAPER, GRID, INK = (252, 252, 250), (232, 234, 236), (90, 96, 106)
+MEADOW = ((250, 251, 246), (231, 243, 214), (190, 226, 178), (128, 199, 150))  # of a field, from 0 to 1
+SHADES = 16  # few, or a GIF has no colours left for the bodies
+TAKEN = (206, 208, 214)
 FORMATS = (".gif", ".png", ".webp")
 
 
@@ -47,6 +50,16 @@ class Body:
     solid: bool = True  # else only its outline, on a lighter ground: a place rather than a thing
     agent: bool = False  # leaves a trail
     looks: bool = False  # shows where it is turned to
+    halo: float = 0.0  # radius of a faint disc around it: how far it acts, or from where it is reached
+
+
+@dataclass(frozen=True)
+class Field:
+    """What the ground holds, cell by cell, rows from the bottom to the top."""
+
+    values: np.ndarray  # [T, h, w] from 0 to 1
+    taken: np.ndarray  # [T, h, w] bool: visited, nothing left there
+    extent: tuple[float, float, float, float]  # left, right, bottom, top
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,7 @@ class Scene:
     rays: np.ndarray  # [T, K, 2, 2] from where to where
     bounds: tuple[float, float] | None = None  # half the width and the height, if the world has walls
     title: str = ""
+    field: Field | None = None
 
 
 class _Canvas:
@@ -100,8 +114,12 @@ def animate(scene: Scene, size: int = 400, trail: int = TRAIL) -> np.ndarray:
     frames = []
     for t in range(steps):
         canvas = _Canvas((big, big), centre, scale)
-        _ground(canvas, scene, half)
+        _ground(canvas, scene, t, half)
         stroke = 1.5 * OVERSAMPLING
+        for i, body in enumerate(scene.bodies):
+            if body.halo and scene.shown[t, i]:
+                colour = COLOURS[body.colour]
+                canvas.disc(scene.pos[t, i], body.halo, (*colour, 28), (*colour, 90), OVERSAMPLING)
         for start, stop in scene.rays[t]:
             canvas.line([start, stop], (240, 144, 41, 90), OVERSAMPLING)
         first = max(t - trail, 0)
@@ -141,7 +159,7 @@ def _draw(canvas: _Canvas, body: Body, pos: np.ndarray, rot: float, stroke: floa
         canvas.line([pos - ends, pos + ends], colour if body.solid else (*colour, 140), 2.2 * stroke)
 
 
-def _ground(canvas: _Canvas, scene: Scene, half: float) -> None:
+def _ground(canvas: _Canvas, scene: Scene, t: int, half: float) -> None:
     step = 0.1 if half < 0.4 else 0.5 if half < 2.5 else 1.0
     low, high = canvas.centre - half, canvas.centre + half
     for axis in (0, 1):
@@ -149,9 +167,32 @@ def _ground(canvas: _Canvas, scene: Scene, half: float) -> None:
             ends = np.array([low, high])
             ends[:, axis] = value
             canvas.line(ends, GRID, OVERSAMPLING)
-    if scene.bounds is not None:
-        w, h = scene.bounds
-        canvas.polygon(np.array([[-w, -h], [w, -h], [w, h], [-w, h]]), None, COLOURS["light_grey"], 2 * OVERSAMPLING)
+    edges = scene.bounds and (-scene.bounds[0], scene.bounds[0], -scene.bounds[1], scene.bounds[1])
+    if scene.field is not None:
+        _paint(canvas, scene.field, t)
+        edges = scene.field.extent
+    if edges is not None:
+        left, right, bottom, top = edges
+        corners = np.array([[left, bottom], [right, bottom], [right, top], [left, top]])
+        canvas.polygon(corners, None, COLOURS["light_grey"], 2 * OVERSAMPLING)
+
+
+def _paint(canvas: _Canvas, field: Field, t: int) -> None:
+    """The values as smooth colours, and a tile on every cell that is taken."""
+    left, right, bottom, top = field.extent
+    (x0, y0), (x1, y1) = canvas.pixel(np.array([left, top])), canvas.pixel(np.array([right, bottom]))
+    size = (round(x1) - round(x0), round(y1) - round(y0))
+    values = Image.fromarray(field.values[t, ::-1].astype(np.float32)).resize(size, Image.Resampling.BICUBIC)
+    shades, stops = np.linspace(0, 1, SHADES), np.linspace(0, 1, len(MEADOW))
+    table = np.stack([np.interp(shades, stops, channel) for channel in zip(*MEADOW, strict=True)], axis=-1)
+    shade = (np.clip(np.asarray(values), 0, 1) * (SHADES - 1)).round().astype(int)
+    canvas.image.paste(Image.fromarray(table.round().astype(np.uint8)[shade]), (round(x0), round(y0)))
+    rows, columns = field.taken.shape[1:]
+    wide, high = (x1 - x0) / columns, (y1 - y0) / rows
+    gap = min(OVERSAMPLING / 2, wide / 8, high / 8)
+    for row, column in np.argwhere(field.taken[t]):
+        x, y = x0 + column * wide, y1 - (row + 1) * high
+        canvas.pen.rectangle((x + gap, y + gap, x + wide - gap, y + high - gap), fill=TAKEN)
 
 
 def _camera(scene: Scene) -> tuple[np.ndarray, float]:
@@ -175,19 +216,28 @@ def _camera(scene: Scene) -> tuple[np.ndarray, float]:
     low, high = (pos - margin).min(axis=0), (pos + margin).max(axis=0)
     if scene.bounds is not None:
         low, high = np.minimum(low, -np.array(scene.bounds)), np.maximum(high, scene.bounds)
+    if scene.field is not None:
+        left, right, bottom, top = scene.field.extent
+        low, high = np.minimum(low, (left, bottom)), np.maximum(high, (right, top))
     high = high + np.array([0.0, 0.1 * (high - low).max()])  # for the title
     return (low + high) / 2, float(1.06 * max((high - low).max() / 2, 0.3))
 
 
-def save(frames: np.ndarray, path: str | Path, fps: float = 15) -> Path:
-    """Write frames ``[T, H, W, 3]`` as an animation, by the name's ending: .gif, .png or .webp."""
+def checked(path: str | Path) -> Path:
+    """Refuses a name that :func:`save` cannot write to."""
     path = Path(path)
     if path.suffix not in FORMATS:
         raise UserError(f"{path}: an animation ends in {', '.join(FORMATS)}")
+    return path
+
+
+def save(frames: np.ndarray, path: str | Path, fps: float = 15) -> Path:
+    """Write frames ``[T, H, W, 3]`` as an animation, by the name's ending: .gif, .png or .webp."""
+    path = checked(path)
     images = [Image.fromarray(frame) for frame in frames]
     if path.suffix == ".gif":
         every = Image.fromarray(np.concatenate(frames[:: max(1, len(frames) // 6)]))
-        palette = every.quantize(128)  # one for all frames: otherwise colours flicker
+        palette = every.quantize(256)  # one for all frames: otherwise colours flicker
         images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     path.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"loop": 0, "duration": round(1000 / fps), "save_all": True, "append_images": images[1:]}

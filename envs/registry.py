@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable
+from numbers import Real
 
 from envs.base import Env, UserError
 from envs.wrappers import TimeLimit
@@ -71,7 +73,8 @@ def make(name: str, *, horizon: int | None = None, continuous: bool | None = Non
         kind = type(env.action_space).__name__.lower()
         raise UserError(f"env.kwargs.continuous={continuous}: {name} has {kind} actions only")
     if horizon is not None:
-        if int(horizon) != horizon or horizon < 1:
+        number = isinstance(horizon, Real) and not isinstance(horizon, bool) and math.isfinite(horizon)
+        if not number or int(horizon) != horizon or horizon < 1:
             raise UserError(f"env.kwargs.horizon={horizon}: must be a whole number of steps, at least 1")
         env.horizon = int(horizon)
     return TimeLimit(env)

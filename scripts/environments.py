@@ -35,6 +35,11 @@ and infos (`tests/envs/test_vmas*.py`, data by `scripts/record_vmas.py`): poses 
 joints (`ball_trajectory`, `buzz_wire`, `joint_passage*`) are stiffer than float32: there 94 % of the values agree so,
 all to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 resets (150 of `sampling`).
 
+Every task makes 100 random steps in 200 environments without NaN or infinity, and a step has finite gradients with
+respect to places, speeds, angles and actions after a reset, at the end, and with all bodies in one place. With 1,000
+environments that takes minutes and is not part of `pytest` as such: `pytest -m thorough -k random_steps` was run, and
+all 30 tasks passed.
+
 - Arguments have VMAS's names and BenchMARL's values: `env=vmas/navigation env.kwargs.n_agents=5`. They are checked.
 - Semantics are those of one environment (`num_envs=1`): what VMAS couples across a batch (its broad phase, shared
   permutations and goals, `joint_passage`'s done) is not reproduced; quirks inside a scenario are, and are said where
@@ -43,8 +48,9 @@ all to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 re
   first dimension is most significant, a word last), or `multi_discrete=true`.
 - `env.restore(pos, vel, rot, ang_vel, **hidden)` puts a state together, for curricula or tests: entities in the order
   of `env.entities`; hidden values (potentials, flags, goals, controllers) are those of a reset with these poses
-  unless given.
-- `env.render(states)` draws frames, `envs.drawing.save` writes a GIF, an animated PNG or a WebP; `python
+  unless given. A wrong shape is refused; axes of length 1 do not count.
+- `env.render(states)` draws frames (of `sampling` with its Gaussians and the cells visited, of `discovery` with the
+  range from which a target is covered), `envs.drawing.save` writes a GIF, an animated PNG or a WebP; `python
   scripts/render.py <run folder>` shows what was learnt.
 - Differences on purpose: a crowded spawn takes the roomiest of 32 proposals where VMAS would draw forever; `sampling`
   works without `collisions` (no lidar), where VMAS cannot be built; scripted football players never see NaN; delay

@@ -74,7 +74,7 @@ def main() -> None:
     try:
         if min(options.episodes, options.size, options.fps) <= 0:
             raise UserError("--episodes, --size and --fps: must be above 0")
-        out = options.out or default_name(options.what)
+        out = drawing.checked(options.out or default_name(options.what))
         strips = [animation(what, options) for what in options.what]
         longest = max(map(len, strips))
         held = [np.concatenate([frames, np.repeat(frames[-1:], longest - len(frames), axis=0)]) for frames in strips]

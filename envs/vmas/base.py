@@ -124,23 +124,26 @@ class Scenario(Env):
     ) -> State:
         """The state with these poses, entities in the order of ``entities``, at rest and silent unless said otherwise.
 
-        ``pos`` and ``vel`` are ``[N, 2]``, ``rot`` and ``ang_vel`` ``[N]`` or ``[N, 1]``, ``comm`` has a row per agent.
-        Hidden values that are not given are those of a reset with these poses.
+        ``pos`` and ``vel`` are ``[N, 2]``, ``rot`` and ``ang_vel`` ``[N]``, ``comm`` is ``[W, C]``; axes of length 1
+        may be more or fewer. Hidden values that are not given are those of a reset with these poses.
         """
         n = self.world.size
-        motion = {name: _array(name, value, n) for name, value in zip(FIELDS, (pos, vel, rot, ang_vel), strict=True)}
-        silence = jnp.zeros((len(self.world.agents), self.world.dim_c)) if self.speaks.any() else None
-        if silence is not None and comm is not None:
-            silence = jnp.asarray(comm, jnp.float32).reshape(silence.shape)
-        state = State(**motion, comm=silence, hidden={})
-        fresh = {k: jnp.asarray(v) for k, v in self.remember(state, hidden).items()}
-        unknown = [name for name in hidden if name not in fresh]
+        shapes = dict(zip(FIELDS, ((n, 2), (n, 2), (n,), (n,)), strict=True))
+        if self.speaks.any():
+            shapes["comm"] = (len(self.world.agents), self.world.dim_c)
+        elif comm is not None:
+            raise UserError(f"restore(comm=...): nobody speaks in {type(self).__name__}")
+        given = dict(zip((*FIELDS, "comm"), (pos, vel, rot, ang_vel, comm), strict=True))
+        fields = {k: jnp.zeros(s) if given[k] is None else _array(k, given[k], s) for k, s in shapes.items()}
+        state = State(**{"comm": None, **fields}, hidden={})
+        known = jax.eval_shape(lambda: self._hidden(state, {})) if hidden else {}
+        unknown = [name for name in hidden if name not in known]
         if unknown:
             raise UserError(
-                f"restore({unknown[0]}=...): {type(self).__name__} remembers {', '.join(fresh) or 'nothing'}"
+                f"restore({unknown[0]}=...): {type(self).__name__} remembers {', '.join(known) or 'nothing'}"
             )
-        given = {k: _shaped(k, jnp.asarray(v, fresh[k].dtype), fresh[k].shape) for k, v in hidden.items()}
-        return state.replace(hidden={**fresh, **given})
+        hidden = {k: _array(k, v, known[k].shape, known[k].dtype) for k, v in hidden.items()}
+        return state.replace(hidden={**self._hidden(state, hidden), **hidden})
 
     def reset(self, key: chex.PRNGKey) -> tuple[State, TimeStep]:
         spawn_key, see_key = jax.random.split(key)
@@ -222,6 +225,10 @@ class Scenario(Env):
         """``[N]`` bool: what a picture shows now; not what has been eaten, for example."""
         return jnp.array([entity.drawn for entity in self.world.entities])
 
+    def field(self, states: State) -> drawing.Field | None:
+        """What the ground of the states ``[T, ...]`` holds, for pictures; None if nothing."""
+        return None
+
     # ------------------------------------------------------------------------------------------------- helpers
 
     def pos(self, state: State) -> chex.Array:
@@ -257,6 +264,9 @@ class Scenario(Env):
             alive=jnp.ones(self.num_agents, bool),
             info=info,
         )
+
+    def _hidden(self, state: State, given: dict[str, chex.Array]) -> dict[str, chex.Array]:
+        return {name: jnp.asarray(value) for name, value in self.remember(state, given).items()}
 
     def _of_all(self, rows: chex.Array) -> chex.Array:
         """``[A, n] -> [W, n]``: zeros for scripted agents."""
@@ -304,13 +314,12 @@ class Scenario(Env):
         return np.array(rows, np.float32)
 
 
-def _array(name: str, value: Any, n: int) -> chex.Array:
-    """A field of a state from what :meth:`Scenario.restore` was given."""
-    shape = (n, 2) if name in ("pos", "vel") else (n,)
-    return jnp.zeros(shape) if value is None else _shaped(name, jnp.asarray(value, jnp.float32), shape)
-
-
-def _shaped(name: str, value: chex.Array, shape: tuple[int, ...]) -> chex.Array:
-    if value.size != np.prod(shape):
+def _array(name: str, value: Any, shape: tuple[int, ...], dtype: Any = jnp.float32) -> chex.Array:
+    """What :meth:`Scenario.restore` was given for ``name``, of this shape but for axes of length 1."""
+    try:
+        value = jnp.asarray(value, dtype)
+    except (TypeError, ValueError):
+        raise UserError(f"restore({name}=...): must be numbers of the shape {shape}") from None
+    if [n for n in value.shape if n != 1] != [n for n in shape if n != 1]:
         raise UserError(f"restore({name}=...): must have the shape {shape}, not {value.shape}")
     return value.reshape(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -29,6 +30,8 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
         if option is int and isinstance(value, Integral) and not isinstance(value, bool):
             return int(value)
         if option is float and isinstance(value, Real) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise UserError(f"env.kwargs.{name}={value}: must be finite")
             return float(value)
         items = typing.get_args(option)
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):

@@ -80,6 +80,7 @@ class Entity:
     v_range: float | None = None  # of each component
     colour: str = "grey"  # for pictures: a name of envs.drawing.COLOURS
     drawn: bool = True  # whether pictures show it
+    halo: float = 0.0  # for pictures: radius of a faint disc around it, a range for example
 
     @property
     def inertia(self) -> float:

@@ -29,6 +29,7 @@ def scene(env, states) -> Scene:
         rays=np.concatenate(rays, axis=1) if rays else np.zeros((steps, 0, 2, 2)),
         bounds=None if None in walls else walls,  # type: ignore[arg-type]
         title=env.name,
+        field=env.field(states),
     )
 
 
@@ -38,6 +39,7 @@ def _body(entity: Entity, groups: list[str]) -> Body:
     if agent and not colour:
         colour = GROUPS[groups.index(entity.group) % len(GROUPS)] if entity.group in groups else "black"  # type: ignore[attr-defined]
     facts: dict[str, Any] = {"colour": colour, "agent": agent, "solid": entity.collide or agent or entity.movable}
+    facts["halo"] = entity.halo
     if isinstance(shape, Sphere):
         turns = agent and entity.dynamics.size not in (0, 2)  # type: ignore[attr-defined]
         return Body(radius=shape.radius, looks=turns, **facts)

@@ -59,9 +59,61 @@ def test_rays_end_where_they_hit():
     pos = np.array([[0, 1], [0, 1], [0, 1], [0, 0], [0.3, 0], [5, 5]], np.float32)
     state = jax.tree.map(lambda leaf: np.asarray(leaf)[None], env.restore(pos))
     rays = scene(env, state).rays
-    assert rays.shape == (1, 3 * 12, 2, 2)
+    assert rays.shape == (1, 3 * 12, 2, 2) and scene(env, state).field is None
     np.testing.assert_allclose(rays[0, 0], [[0, 0], [0.2, 0]], atol=1e-6)  # the first ray meets the second agent
     np.testing.assert_allclose(np.linalg.norm(rays[0, 24:, 1] - rays[0, 24:, 0], axis=-1), 0.35, rtol=1e-5)
+
+
+def test_a_field_is_painted_under_the_bodies_and_what_is_taken_on_it():
+    bodies = [drawing.Body("red", radius=0.1, agent=True)]
+    values, taken = np.zeros((2, 4, 8)), np.zeros((2, 4, 8), bool)  # cells of a quarter
+    values[:, :2, 4:] = 1.0  # below, on the right
+    taken[1, 3, 0] = True  # above, on the left
+    pos, one = np.full((2, 1, 2), [-0.5, -0.25]), np.ones((2, 1), bool)
+    field = drawing.Field(values, taken, (-1.0, 1.0, -0.5, 0.5))
+    scene = drawing.Scene(bodies, pos, np.zeros((2, 1)), one, np.zeros((2, 0, 2, 2)), field=field)
+    first, second = drawing.animate(scene, size=200).astype(int)
+    scale, top = 200 / 2 / 1.06, 0.5 + 0.1  # the title's room is above
+
+    def at(frame, x, y):
+        return frame[int(100 - scale * (y - top + (1 + 0.1) / 2)), int(100 + scale * x)]
+
+    full, empty = at(first, 0.6, -0.3), at(first, 0.6, 0.3)
+    np.testing.assert_allclose(full, drawing.MEADOW[-1], atol=3)
+    np.testing.assert_allclose(empty, drawing.MEADOW[0], atol=3)
+    np.testing.assert_allclose(at(first, -0.875, 0.375), drawing.MEADOW[0], atol=3)
+    assert at(second, -0.875, 0.375).max() < 230  # grey
+    np.testing.assert_allclose(at(second, -0.6, 0.375), drawing.MEADOW[0], atol=3)
+    np.testing.assert_allclose(at(second, -0.5, -0.25), drawing.COLOURS["red"], atol=3)
+
+
+def test_sampling_shows_its_gaussians_and_where_agents_were():
+    env = envs.make("vmas/sampling", n_gaussians=1, n_agents=1).env
+    state = env.restore([[0.5, -0.5]], locs=[[0.5, -0.5]])
+    after, _ = jax.jit(env.step)(jax.random.key(0), state, np.zeros((1, 2), np.float32))
+    states = jax.tree.map(lambda *leaves: np.stack(leaves), state, after)
+    field = scene(env, states).field
+    assert field.values.shape == field.taken.shape == (2, 40, 40) and field.extent == (-1.0, 1.0, -1.0, 1.0)
+    row, column = np.unravel_index(field.values[0].argmax(), (40, 40))
+    assert row in (9, 10) and column in (29, 30) and field.values[0].max() == 1  # low, on the right
+    assert not field.taken[0].any() and np.argwhere(field.taken[1]).tolist() == [[10, 30]]
+
+
+def test_discovery_shows_from_where_a_target_is_covered():
+    env = envs.make("vmas/discovery", covering_range=0.4).env
+    state = jax.tree.map(lambda leaf: np.asarray(leaf)[None], env.restore(np.zeros((env.world.size, 2))))
+    assert [body.halo for body in scene(env, state).bodies] == [0.4] * env.n_targets + [0.0] * env.num_agents
+
+
+def test_a_halo_is_a_faint_disc():
+    pos, rot, one, rays = np.zeros((1, 1, 2)), np.zeros((1, 1)), np.ones((1, 1), bool), np.zeros((1, 0, 2, 2))
+    bodies = [drawing.Body("red", radius=0.1, agent=True, halo=halo) for halo in (0.5, 0.0)]
+    scenes = [drawing.Scene([body], pos, rot, one, rays, (1.0, 1.0)) for body in bodies]
+    with_halo, without = (drawing.animate(scene, size=200)[0].astype(int) for scene in scenes)
+    change = np.abs(with_halo - without).max(axis=-1)
+    scale = 200 / 2 / (1.06 * 1.1)  # pixels of a unit
+    np.testing.assert_allclose((change > 5).sum(), np.pi * (0.5**2 - 0.1**2) * scale**2, rtol=0.05)
+    assert change.max() < 120
 
 
 @pytest.mark.parametrize("ending", drawing.FORMATS)

@@ -189,17 +189,20 @@ def test_random_steps_and_their_gradients_are_finite(task, count):
         keys = jax.random.split(step_key, steps)
         end, shown = jax.lax.scan(lambda s, x: env.step(x[0], s, x[1]), start, (keys, actions))
 
-        def outcome(pos, vel, action):
-            state, timestep = env.step(key, end.replace(pos=pos, vel=vel), action)
-            return timestep.reward.sum() + timestep.obs.sum() + state.pos.sum() + state.vel.sum()
+        def outcome(pos, vel, rot, action, state):
+            state, timestep = env.step(key, state.replace(pos=pos, vel=vel, rot=rot), action)
+            return timestep.reward.sum() + timestep.obs.sum() + state.pos.sum() + state.vel.sum() + state.rot.sum()
 
-        slopes = jax.grad(outcome, argnums=(0, 1, 2))(end.pos, end.vel, actions[0])
+        heap = env.restore(jnp.zeros_like(start.pos))  # all bodies in one place
+        points = jax.tree.map(lambda *leaves: jnp.stack(leaves), start, end, heap)
+        slope = jax.vmap(jax.grad(outcome, argnums=(0, 1, 2, 3)), in_axes=(0, 0, 0, None, 0))
+        slopes = slope(points.pos, points.vel, points.rot, actions[0], points)
         return first, end, shown, slopes
 
     first, end, shown, slopes = run(jax.vmap(rollout), jax.random.split(jax.random.key(0), count))
     for leaf in jax.tree.leaves((end, shown, slopes)):
         assert np.isfinite(leaf).all()
-    assert np.abs(slopes[2]).max() > 0
+    assert (np.abs(slopes[3]).max(axis=(0, 2, 3)) > 0).all()  # of actions, from each of the three states
     assert shown.obs.shape == (count, steps, env.num_agents, env.obs_size)
     assert shown.obs.dtype == first.obs.dtype == np.float32
     np.testing.assert_array_equal(shown.state, shown.obs.reshape(count, steps, -1))
@@ -287,3 +290,74 @@ def test_noise_on_actions_acts():
     env = make("complex_speaker_listener")
     messages = [env.read_action(jax.random.key(i), jnp.full(env.action_space.low.shape, 0.5))[1] for i in range(2)]
     assert (messages[0][0] != messages[1][0]).all() and (messages[0][1:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "task, given, message",
+    [
+        ("transport", {"pos": np.zeros((2, 6))}, r"pos=...\): must have the shape \(6, 2\), not \(2, 6\)"),
+        ("transport", {"pos": np.zeros(12)}, r"pos=...\): must have the shape \(6, 2\), not \(12,\)"),
+        ("transport", {"pos": "here"}, r"pos=...\): must be numbers of the shape \(6, 2\)"),
+        ("transport", {"pos": [[0, 0], [1]]}, r"pos=...\): must be numbers of the shape \(6, 2\)"),
+        ("transport", {"vel": np.zeros((4, 3))}, r"vel=...\): must have the shape \(6, 2\), not \(4, 3\)"),
+        ("transport", {"rot": np.zeros((2, 3))}, r"rot=...\): must have the shape \(6,\), not \(2, 3\)"),
+        ("transport", {"comm": np.zeros((4, 1))}, r"comm=...\): nobody speaks in Transport"),
+        ("simple_reference", {"comm": np.zeros((2, 3))}, r"comm=...\): must have the shape \(2, 10\), not \(2, 3\)"),
+        ("simple_reference", {"comm": np.zeros((10, 2))}, r"comm=...\): must have the shape \(2, 10\), not \(10, 2\)"),
+        ("sampling", {"locs": np.zeros((2, 3))}, r"locs=...\): must have the shape \(3, 2\), not \(2, 3\)"),
+        ("sampling", {"locs": np.zeros((4, 2))}, r"locs=...\): must have the shape \(3, 2\), not \(4, 2\)"),
+        ("wind_flocking", {"gravity": np.zeros(2)}, r"gravity=...\): must have the shape \(2, 2\), not \(2,\)"),
+    ],
+)
+def test_a_state_of_wrong_shapes_is_refused(task, given, message):
+    env = make(task)
+    with pytest.raises(envs.UserError, match=rf"restore\({message}"):
+        env.restore(**{"pos": np.zeros((env.world.size, 2)), **given})
+
+
+def test_axes_of_length_one_do_not_matter():
+    env = make("simple_reference")
+    pos, comm = np.arange(10.0).reshape(5, 2), np.arange(20.0).reshape(2, 10)
+    state = env.restore(pos[:, None], rot=np.ones((5, 1)), comm=comm[None], goal_b=[[1], [2]])
+    np.testing.assert_array_equal(state.pos, pos)
+    np.testing.assert_array_equal(state.rot, np.ones(5))
+    np.testing.assert_array_equal(state.comm, comm)
+    assert state["goal_b"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "task, name",
+    [
+        ("navigation", "final_reward"),
+        ("sampling", "cov"),
+        ("sampling", "xdim"),
+        ("sampling", "grid_spacing"),
+        ("buzz_wire", "max_speed_1"),
+        ("football", "ai_strength"),
+    ],
+)
+def test_arguments_are_finite(task, name, value):
+    with pytest.raises(envs.UserError, match=f"^env.kwargs.{name}={value}: must be finite$"):
+        make(task, **{name: value})
+    if name in ("cov", "ai_strength"):  # or a list of numbers
+        with pytest.raises(envs.UserError, match=f"^env.kwargs.{name}={value}: must be finite$"):
+            make(task, **{name: [1.0, value, 1.0]})
+
+
+@pytest.mark.parametrize(
+    "task, kwargs, message",
+    [
+        ("navigation", {"world_spawning_x": 0}, "world_spawning_x=0: must be above 0"),
+        ("navigation", {"world_spawning_y": -1}, "world_spawning_y=-1: must be above 0"),
+        ("football", {"shooting_radius": -0.1}, "shooting_radius=-0.1: must be at least 0"),
+        ("football", {"shooting_angle": -1}, "shooting_angle=-1: must be at least 0"),
+        ("football", {"distance_to_ball_trigger": -2}, "distance_to_ball_trigger=-2: must be at least 0"),
+        *[("simple", {"horizon": value}, f"horizon={value}: must be a whole number of steps, at least 1")
+          for value in ("a", "5", True, [5], 0, 2.5, np.nan, np.inf)],
+    ],
+)  # fmt: skip
+def test_ranges_and_horizons_are_checked(task, kwargs, message):
+    with pytest.raises(envs.UserError) as refused:
+        make(task, **kwargs)
+    assert str(refused.value) == f"env.kwargs.{message}"

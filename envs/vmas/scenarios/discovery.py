@@ -59,7 +59,10 @@ class Discovery(Scenario):
         self.room = min_dist_between_entities
         self.shared_reward, self.collision_penalty = shared_reward, agent_collision_penalty
         self.coefficient, self.time_penalty = covering_rew_coeff, time_penalty
-        targets = [Landmark(name=f"target_{i}", shape=Sphere(RADIUS), colour="green") for i in range(n_targets)]
+        targets = [
+            Landmark(name=f"target_{i}", shape=Sphere(RADIUS), colour="green", halo=covering_range)
+            for i in range(n_targets)
+        ]
         agents = [Agent(name=f"agent_{i}", shape=Sphere(RADIUS)) for i in range(n_agents)]
         world = World(targets, agents, x_semidim=x_semidim, y_semidim=y_semidim, collision_force=500.0, substeps=2)
         each = np.arange(n_agents)

@@ -121,7 +121,10 @@ class Football(Scenario):
         sizes |= {"pitch_length": pitch_length, "pitch_width": pitch_width, "ball_mass": ball_mass}
         for name, value in {**sizes, "max_speed": max_speed, "ball_max_speed": ball_max_speed}.items():
             positive(name, value)
-        at_least("formation_noise", formation_noise)
+        triggers = {"shooting_radius": shooting_radius, "shooting_angle": shooting_angle}
+        triggers |= {"distance_to_ball_trigger": distance_to_ball_trigger, "formation_noise": formation_noise}
+        for name, value in triggers.items():
+            at_least(name, value)
         if goal_size + 2 * agent_size >= pitch_width:
             raise UserError(f"env.kwargs.goal_size={goal_size:g}: must be below pitch_width - 2 * agent_size")
         if dict_obs:

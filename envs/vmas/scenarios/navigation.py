@@ -51,6 +51,8 @@ class Navigation(Scenario):
         count("n_lidar_rays", n_lidar_rays)
         positive("lidar_range", lidar_range)
         positive("agent_radius", agent_radius)
+        positive("world_spawning_x", world_spawning_x)
+        positive("world_spawning_y", world_spawning_y)
         at_least("comms_range", comms_range)
         if agents_with_same_goal > 1 and collisions:
             raise UserError(f"env.kwargs.agents_with_same_goal={agents_with_same_goal}: needs collisions=false")

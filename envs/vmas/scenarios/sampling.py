@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import UserError
+from envs.drawing import Field
 from envs.vmas.base import Scenario
 from envs.vmas.checks import at_least, count, positive
 from envs.vmas.entities import Agent, Sphere
@@ -86,7 +87,7 @@ class Sampling(Scenario):
         return {"pos": agents * (not self.spawn_same_pos), "locs": places[: self.n_gaussians]}
 
     def remember(self, state, given):
-        locs = jnp.asarray(given.get("locs", jnp.zeros((self.n_gaussians, 2)))).reshape(self.n_gaussians, 2)
+        locs = given.get("locs", jnp.zeros((self.n_gaussians, 2)))
         most = self.density(locs, self.grid).max()
         return {"locs": locs, "max_pdf": most, "sampled": jnp.zeros(self.cells, bool)}
 
@@ -117,6 +118,13 @@ class Sampling(Scenario):
         found = jnp.where(late, 0.0, self.sample(state, pos, self.norm))
         state = state.remember(sampled=state["sampled"].at[x, y].set(True))
         return state, self.shared(found.sum()) if self.shared_rew else found, {"agent_sample": found}
+
+    def field(self, states):
+        density = np.asarray(jax.vmap(self.density, (0, None))(states["locs"], self.grid + self.spacing / 2))
+        values = density / np.maximum(density.max(axis=(1, 2), keepdims=True), 1e-30)  # [T, cells along x, along y]
+        width, height = self.size.tolist()
+        extent = (-width, width, -height, height)
+        return Field(values.swapaxes(1, 2), np.asarray(states["sampled"]).swapaxes(1, 2), extent)
 
     def observe(self, key, state):
         pos = self.pos(state)

@@ -86,7 +86,7 @@ class WindFlocking(Scenario):
         return {"pos": jnp.stack([big, -big])}
 
     def remember(self, state, given):
-        gravity = jnp.asarray(given.get("gravity", np.stack([self.wind, self.wind]))).reshape(2, 2)
+        gravity = given.get("gravity", np.stack([self.wind, self.wind]))
         zeros = jnp.zeros((2, 2))
         memory = {} if self.controller is None else {"accum_errs": zeros, "prev_err": zeros}
         return {
