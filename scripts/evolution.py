@@ -100,6 +100,7 @@ EVOLUTION = {  # settings beside the defaults
 }
 SCHEMES = {"patient": "pbt", "alone": "pbt"}  # where a method is not named as its scheme
 METHODS = ("tuned", "grid", "random", *EVOLUTION)
+COLOURS = {name: f"C{number}" for number, name in enumerate(METHODS)}  # the same in every panel
 
 
 @dataclass(frozen=True)
@@ -398,12 +399,12 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
             life = f"{lives(records[panel])} from {start(task)}"
             axis.set_title(f"{task.algorithm.upper()}, {task.env}\n{life}", fontsize=10)
             axis.set_ylabel("best greedy evaluation of the runs")
-            for number, (name, record) in enumerate(records[panel].items()):
+            for name, record in records[panel].items():
                 if name == "tuned":
                     level = np.median(record["absolute"])
                     axis.axhline(level, color="black", linestyle=":", label="tuned recipe, one run's end")
                     continue
-                _draw(axis, np.array(record["steps"]) * record["members"], record["best"], name, f"C{number}")
+                _draw(axis, np.array(record["steps"]) * record["members"], record["best"], name, COLOURS[name])
         else:
             axis.set_title(f"{panel.upper()}, {PEER_TASK}\npopulations of 4", fontsize=10)
             axis.set_ylabel("return of the fittest")
