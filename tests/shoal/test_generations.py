@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
 import envs
@@ -126,6 +127,8 @@ def test_a_stopped_evolution_resumes_to_the_bit(folder, train):
     one, other = (load_file(place / policies.FILE) for place in (stopped, folder))
     for name in one:
         np.testing.assert_array_equal(one[name], other[name])
+    saved = shoal.load(stopped).config
+    assert (saved.updates_per_chunk, saved.rounds_per_chunk) == (2, 1)
     straight, resumed = metrics(folder), metrics(stopped)
     np.testing.assert_array_equal(straight.loss, resumed.loss)
 
@@ -398,6 +401,31 @@ def test_rounds_and_chunks():
     ):
         plan = plan_of(ippo_ff_mpe, "evolve=pbt", *words)
         assert (plan.rounds_per_chunk, plan.chunks, plan.updates_per_round) == expected
+
+
+@pytest.mark.parametrize(("updates", "rounds", "per_round"), [(30, 15, 2), (61, 16, 4), (40, 20, 2)])
+def test_chunks_do_not_change_the_rounds(updates, rounds, per_round):
+    for chunks in (1, 3, 20):
+        plan = plan_of(ippo_ff_mpe, "evolve=pbt", "evolve.rounds=20", f"total_steps={32 * updates}", f"chunks={chunks}")
+        assert (plan.updates_per_round, plan.chunks * plan.rounds_per_chunk) == (per_round, rounds)
+        assert plan.chunks <= chunks
+        assert 0 <= plan.chunks * plan.updates_per_chunk - updates < per_round  # no round for nothing
+
+
+def test_an_evolution_that_goes_on_keeps_its_chunks():
+    """Though it is longer now, and its rounds would be cut otherwise; folders of before do not say their rounds."""
+    words = ["evolve=pbt", "evolve.rounds=20", "chunks=3", f"total_steps={32 * 61}"]
+    plan = plan_of(ippo_ff_mpe, *words)
+    cfg = plan.settings.copy()
+    OmegaConf.set_struct(cfg, False)
+    cfg.updates_per_chunk, cfg.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
+    cfg.total_steps = cfg.algo.total_steps = 32 * 127
+    longer = runner.make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    assert (longer.updates_per_round, longer.rounds_per_chunk, longer.chunks) == (4, 8, 4)
+    cfg.updates_per_chunk = 21
+    del cfg.rounds_per_chunk  # it was 7, of 3 updates
+    old = runner.make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    assert (old.updates_per_round, old.rounds_per_chunk, old.chunks) == (3, 7, 7)
 
 
 @pytest.mark.parametrize(("available", "advice"), [(500, "runs_per_batch=8 "), (170, "population=3 ")])
