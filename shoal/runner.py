@@ -133,8 +133,8 @@ def train_chunk(
         train, diverged = carry
         new, metrics = algorithm.update(train, hypers)
         diverged = diverged | ~all_finite(new.params)
-        learnt = either(diverged, (train.params, train.opt_state), (new.params, new.opt_state))
-        return (new.replace(params=learnt[0], opt_state=learnt[1]), diverged), Table.of(metrics)
+        learnt = either(diverged, algorithm.learnt(train), algorithm.learnt(new))
+        return (new.replace(**learnt), diverged), Table.of(metrics)
 
     (train, diverged), metrics = jax.lax.scan(update, (state.train, state.diverged), length=updates)
     policy = algorithm.policy(train)

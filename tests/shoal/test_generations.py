@@ -289,8 +289,9 @@ def test_members_play_the_same_episodes_with_weights_and_luck_of_their_own():
     np.testing.assert_array_equal(state.evaluation_key[:, 1], [0] * 4 + [1] * 4)
 
 
-def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
-    """MADDPG, where one member's slot is full of NaN: it is replaced, and learns on."""
+@pytest.mark.parametrize("diverged", [True, False])
+def test_replay_of_a_lost_member_does_not_poison_its_heir(diverged):
+    """MADDPG, where one member's slot is full of NaN: it is replaced, and learns on; its parameters may be finite."""
     words = ["population=2", "evolve.weights.hyper=0", "evolve.weights.parameters=0"]
     plan = plan_of(maddpg_ff_mpe, "evolve=tournament", *words)
     rules, (start, one, (keys, hypers)) = plan.rules, started(plan, 2)
@@ -302,7 +303,7 @@ def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
         train = state.train
         train = train.replace(buffer=jax.tree.map(bad, train.buffer), timestep=jax.tree.map(bad, train.timestep))
         return state.replace(
-            run=state.run.replace(train=train, diverged=jnp.array([False, True])),
+            run=state.run.replace(train=train, diverged=jnp.array([False, diverged])),
             fitness=jnp.array([1.0, -jnp.inf]),
             round=jnp.ones(2, jnp.int32),
         )
@@ -323,6 +324,32 @@ def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
     assert (first_keys[0] != first_keys[1]).any()
     assert (after.train.key[0] != after.train.key[1]).any()
     assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(after.train.params))
+
+
+def test_a_population_that_has_diverged_learns_again():
+    """MADDPG, where all members diverge by what is in their replay: targets too stay as they were before."""
+    words = ["population=2", "evolve.weights.hyper=0", "evolve.weights.parameters=0", "algo.normalise_obs=true"]
+    plan = plan_of(maddpg_ff_mpe, "evolve=tournament", *words)
+    start, one, (keys, hypers) = started(plan, 2)
+
+    def bad(x):
+        return jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    @jax.jit
+    def program(keys, hypers):
+        state = start(keys, jax.tree.map(jnp.asarray, hypers))
+        train = state.train
+        train = train.replace(buffer=jax.tree.map(bad, train.buffer), timestep=jax.tree.map(bad, train.timestep))
+        poisoned = state.replace(run=state.run.replace(train=train))
+        after, _ = generations.train_rounds(poisoned, one, plan.rules, 2, 1)
+        return state.train, after.train, *generations.train_rounds(after, one, plan.rules, 2, 1)
+
+    before, diverged, after, told = program(keys, hypers)
+    for name in plan.algorithm.learnt(before):
+        jax.tree.map(np.testing.assert_array_equal, getattr(before, name), getattr(diverged, name))
+    assert not told.diverged.any()
+    assert runner.all_finite((after.train.params, after.train.target, after.train.obs_stats))
+    assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (before.target, after.train.target)), strict=True))
 
 
 def test_a_fresh_draw_begins_anew():
