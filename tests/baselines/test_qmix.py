@@ -236,8 +236,9 @@ def test_every_option_does_something(module, option):
 @pytest.mark.parametrize("module", [qmix, pqn])
 def test_every_number_does_something_and_may_differ_between_runs(module):
     """All at once, on the run axis."""
-    setup = setup_of(module, mixer="vdn", **({"replay": "prioritised"} if module is qmix else {}))
-    numbers = NUMBERS | ({"tau": 0.3, "priority_beta": 1.0} if module is qmix else {})
+    setup = setup_of(module, mixer="vdn", elastic_batches=True, **({"replay": "prioritised"} if module is qmix else {}))
+    own = {"tau": 0.3, "priority_beta": 1.0, "learn_share": 0.5} if module is qmix else {"epoch_share": 0.5}
+    numbers = NUMBERS | own | {"batch_share": 0.5}
     base = module.Hypers(**{"lr": 0.02, "lr_end": 1.0} | HYPERS)
     every = [base, base.replace(lr=0.01), *(base.replace(**{name: value}) for name, value in numbers.items())]
     hypers = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *every)

@@ -24,9 +24,8 @@ from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
 from baselines.masac import masac_ff_vmas
 from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from envs.base import UserError
-from shoal import config, elastic, generations, policies, results, runner, schemes
+from shoal import config, elastic, generations, lineage, policies, results, runner, schemes
 from shoal.evolve import Kind
-from shoal.lineage import best_of_populations, living_networks
 
 # Two populations of four, four rounds of two updates of 4 x 8 steps.
 EVOLUTION = ["env=matrix/climbing", "seeds=2", "population=4", "evolve.rounds=4", "algo.minibatches=1"]
@@ -133,6 +132,18 @@ def test_a_stopped_evolution_resumes_to_the_bit(folder, train):
     np.testing.assert_array_equal(straight.loss, resumed.loss)
 
 
+def test_an_extended_evolution_is_one_that_was_longer_from_the_start(train):
+    """With rounds as long as its own, and nothing that falls over the whole training."""
+    words = ["evolve=pbt", *EVOLUTION, "seeds=1", "hypers.lr_end=1", "hypers.ent_coef_end=1"]
+    longer, extended = train(*words), train(*words, "evolve.rounds=2", "total_steps=128")
+    assert len(shoal.load(extended).lineage) == 2 * 4
+    train(f"resume={extended}", "total_steps=256", small=False)
+    assert (extended / "lineage.csv").read_bytes() == (longer / "lineage.csv").read_bytes()
+    one, other = (load_file(place / policies.FILE) for place in (extended, longer))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
 def test_the_winner_is_a_recipe(folder, train, monkeypatch):
     table = shoal.load(folder).lineage
     last = table[table["round"] == 3]
@@ -148,6 +159,13 @@ def test_the_winner_is_a_recipe(folder, train, monkeypatch):
     assert saved.hypers.lr == recipe["hypers"]["lr"]
     assert list(saved.algo.actor.widths) == [8]
     assert saved.algo.total_steps == 256
+
+
+def test_the_winner_computes_as_it_was_trained(folder, tmp_path):
+    trained = OmegaConf.to_container(shoal.load(folder).config)
+    trained["precision"] = {"activations": "bfloat16", "matmul": "highest"}
+    lineage.write_winner(tmp_path / "winner.yaml", trained, lineage.winner(shoal.load(folder).lineage))
+    assert config._compose("winner", [], str(tmp_path)).precision == trained["precision"]
 
 
 def test_halving_hands_slots_to_fresh_draws(train):
@@ -273,7 +291,8 @@ def test_what_a_clone_copies(module):
         learnt = generations.inherited(state.train, plan.rules)
         assert {"params", "opt_state"} <= set(learnt)
         assert not {"key", "env_state", "timestep", "buffer", "updates", "memory"} & set(learnt)
-        assert ("target" in learnt) == hasattr(state.train, "target")
+        for name in ("target", "obs_stats", "value_stats"):
+            assert (name in learnt) == hasattr(state.train, name), name
         parts = {part for parts in plan.algorithm.learning_rates.values() for part in parts}
         assert parts <= {*state.train.opt_state, "log_alpha"} if parts else True
 
@@ -472,7 +491,7 @@ def test_the_best_of_a_population_counts():
         entry([[0.0, 0.0], [1.0, 1.0], [float("nan")] * 2, [float("nan")] * 2]),
         entry([[7.0], [9.0], [1.0], [2.0]], absolute=True),
     ]
-    first, second, last = best_of_populations(entries, 2)
+    first, second, last = lineage.best_of_populations(entries, 2)
     assert first["runs"] == [0, 1]
     assert first["metrics"]["episode_return"] == [[1.0, 3.0], [5.0, 5.0]]
     assert second["metrics"]["episode_return"][0] == [1.0, 1.0]
@@ -485,7 +504,7 @@ def test_the_winner_s_networks_are_cut_to_what_lives():
          "critic/width_1": 96, "critic/depth": 2, "fitness": 1.0}
     )  # fmt: skip
     models = {"widths": [64, 64], "activation": "relu", "elastic": True, "mutable_activation": True, "hidden": 3}
-    cut = living_networks(row, {"actor": models, "critic": "central", "q": models})
+    cut = lineage.living_networks(row, {"actor": models, "critic": "central", "q": models})
     assert cut["actor"] == {
         **models,
         "widths": [48],
@@ -494,6 +513,33 @@ def test_the_winner_s_networks_are_cut_to_what_lives():
         "mutable_activation": False,
     }
     assert cut["q"]["widths"] == [64, 96]
+
+
+def test_optimisers_begin_anew_with_an_architecture():
+    """MADDPG's: those of the elite work on; targets get the very architecture and weights of their networks."""
+    words = ["algo.actor.widths=[8]", "algo.actor.max_width=16", "algo.q.widths=[8]", "algo.q.max_width=16"]
+    words += ["algo.actor.elastic=true", "algo.q.elastic=true", "evolve.architecture.min_width=4"]
+    words += ["evolve.architecture.nodes=[4]", "evolve.weights={none: 0, parameters: 0, hyper: 0, architecture: 1}"]
+    plan = plan_of(maddpg_ff_mpe, "evolve=tournament", *words)
+    rules, (start, _, (keys, hypers)) = plan.rules, started(plan)
+
+    @jax.jit
+    def program(keys, hypers):
+        before = generations.population_of(start(keys, jax.tree.map(jnp.asarray, hypers)), rules)
+        at_work = jax.tree.map(lambda x: x + 1, before.inherited["opt_state"])
+        before = before.replace(inherited=before.inherited | {"opt_state": at_work})
+        return before, generations.select(keys, before, jnp.arange(4.0), rules, 4)
+
+    before, new = jax.device_get(program(keys, hypers))
+    assert new.kind.tolist() == [Kind.ELITE] + 3 * [Kind.ARCHITECTURE]
+    for was, now in zip(*(jax.tree.leaves(p.inherited["opt_state"]) for p in (before, new)), strict=True):
+        np.testing.assert_array_equal(now[0], was[3])
+        assert (now[0] == 1).all()
+        assert (now[1:] == 0).all()
+    jax.tree.map(np.testing.assert_array_equal, new.inherited["target"], new.inherited["params"])
+    widths, wide = (jax.vmap(elastic.describe)(p.inherited["params"]) for p in (before, new))
+    for member in (1, 2, 3):
+        assert any(wide[name][member] != widths[name][new.parent[member]] for name in wide)
 
 
 def test_architectures_evolve_and_the_winner_s_is_plain(train):
