@@ -54,6 +54,10 @@ class Algorithm:
     learning_rates: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"lr": ()})  # of which part of
     # `opt_state`; () for all of it
 
+    def learnt(self, state: TrainState) -> dict[str, Any]:
+        """What a clone copies of a state; where a run diverges, all of it stays as it was before."""
+        return {name: getattr(state, name) for name in self.inherited if hasattr(state, name)}
+
 
 def make_train(algorithm: Algorithm) -> Callable[[chex.PRNGKey, Hypers], tuple[TrainState, Metrics]]:
     """The whole training as one pure function ``train(key, hypers) -> state, metrics [updates]``."""

@@ -40,7 +40,8 @@ from shoal.progress import human
 from shoal.records import EVALUATIONS, METRICS, write_atomically
 
 SHIPPED = Path(CONFIG_DIR) / "benchmark"
-MAY_DIFFER = (*runner.FREE_TO_CHANGE, "updates_per_chunk", "runs_per_batch")  # a begun cell keeps its own
+# A begun cell keeps its own.
+MAY_DIFFER = (*runner.FREE_TO_CHANGE, "updates_per_chunk", "rounds_per_chunk", "runs_per_batch")
 LOG, STATUS, RECIPE, LOCK = "log.txt", "status.json", "benchmark.yaml", ".lock"
 SHARE = 0.8  # of the free memory that a cell may take before its runs are trained in batches
 POLL = 0.5  # seconds between two looks at a training

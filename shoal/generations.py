@@ -116,7 +116,8 @@ def train_rounds(
             lambda: kept(before, number == 0, rules),
         )
         state = with_population(state, population)
-        washed = before.diverged & ~population.diverged
+        # Whoever was lost: a member whose parameters are finite may yet have no fitness for what is in its slot.
+        washed = (before.diverged | (due & ~jnp.isfinite(state.fitness))) & ~population.diverged
         run, metrics, episodes = train(state.run, state.hypers, state.kind, washed)
         mean = episodes["episode_return"].mean(axis=-1)
         fitness = jnp.where(run.diverged | ~jnp.isfinite(mean), -jnp.inf, mean)
@@ -140,7 +141,7 @@ def train_rounds(
 
 def inherited(train: TrainState, rules: Rules) -> dict[str, Any]:
     """What a clone copies."""
-    return {name: getattr(train, name) for name in rules.algorithm.inherited if hasattr(train, name)}
+    return rules.algorithm.learnt(train)
 
 
 def population_of(state: Evolving, rules: Rules) -> Population:

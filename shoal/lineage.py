@@ -292,6 +292,7 @@ def write_winner(path: Path, config: Mapping[str, Any], row: pd.Series) -> None:
         "seeds": int(config["seeds"]),
         "total_steps": float(config["total_steps"]),
         "evaluation": config["evaluation"],
+        "precision": config["precision"],
         "algo": {k: v for k, v in config["algo"].items() if k != "total_steps"} | networks,
         "hypers": hypers,
     }

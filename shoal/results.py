@@ -35,6 +35,7 @@ SAME = (
     "logger",
     "checkpoint",
     "updates_per_chunk",
+    "rounds_per_chunk",
     "runs_per_batch",
     "chunks",
     "sweep",

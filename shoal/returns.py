@@ -93,18 +93,20 @@ def n_step_returns(
 
 
 def n_step_transitions(
-    reward: chex.Array, discount: chex.Array, ended: chex.Array, steps: int
+    reward: chex.Array, continues: chex.Array, gamma: chex.Numeric, ended: chex.Array, steps: int
 ) -> tuple[chex.Array, chex.Array, chex.Array]:
-    r"""What ``steps`` steps come to, ``reward`` and ``discount`` ``[T, E, A]``, ``ended [T, E]``; fewer at an end.
+    r"""What ``steps`` steps come to, ``reward`` and ``continues`` ``[T, E, A]``, ``ended [T, E]``; fewer at an end.
 
-    .. math:: r^{(n)}_t = r_t + d_t\, r^{(n-1)}_{t+1}, \qquad d^{(n)}_t = d_t\, d^{(n-1)}_{t+1}
+    .. math:: r^{(n)}_t = r_t + \gamma c_t\, r^{(n-1)}_{t+1}, \qquad c^{(n)}_t = \gamma c_t\, c^{(n-1)}_{t+1}
 
-    Also the last of the steps, ``[T, E]``: the transition's successor is that one's.
+    ``continues`` is 0 or 1. What follows counts :math:`\gamma c^{(n)}`; this last :math:`\gamma` is the caller's. Also
+    the last of the steps, ``[T, E]``: the transition's successor is that one's.
     """
-    chex.assert_equal_shape([reward, discount])
+    chex.assert_equal_shape([reward, continues])
     stop = jnp.asarray(ended).at[-1].set(True)[..., None]  # what comes after this step is not in the rollout
     last = jnp.broadcast_to(jnp.arange(len(reward))[:, None, None], stop.shape)
-    own = total = (reward, discount, last)
+    discount = gamma * continues
+    own = total = (reward, continues, last)
     for _ in range(steps - 1):
         after = [jnp.concatenate([x[1:], x[-1:]]) for x in total]
         longer = (reward + discount * after[0], discount * after[1], after[2])

@@ -136,8 +136,8 @@ def train_chunk(
         train, diverged = carry
         new, metrics = algorithm.update(train, hypers)
         diverged = diverged | ~all_finite(new.params)
-        learnt = either(diverged, (train.params, train.opt_state), (new.params, new.opt_state))
-        return (new.replace(params=learnt[0], opt_state=learnt[1]), diverged), Table.of(metrics)
+        learnt = either(diverged, algorithm.learnt(train), algorithm.learnt(new))
+        return (new.replace(**learnt), diverged), Table.of(metrics)
 
     (train, diverged), metrics = jax.lax.scan(update, (state.train, state.diverged), length=updates)
     policy = algorithm.policy(train)
@@ -285,14 +285,25 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
         hypers=schemes.first_values(rules, hypers, seeds.tolist()),
         member=np.tile(np.arange(members), len(seeds)),
     )
-    rounds = math.ceil(rules.scheme.rounds / cfg.chunks)  # per chunk
-    chunks = math.ceil(rules.scheme.rounds / rounds)
-    updates = cfg.get("updates_per_chunk") or rounds * math.ceil(algorithm.num_updates / (rounds * chunks))
+    updates, rounds = chunk_of_rounds(algorithm.num_updates, rules.scheme.rounds, cfg)
     sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=algorithm.env.host)
     plan = Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
     if cfg.runs_per_batch == "auto":
         cfg.runs_per_batch = max(1, fitting(plan) // members) * members  # whole populations
     return plan
+
+
+def chunk_of_rounds(num_updates: int, rounds: int, cfg: DictConfig) -> tuple[int, int]:
+    """The updates and the rounds of a chunk; a round's updates, and how many rounds there are, do not depend on chunks.
+
+    A chunk is a whole share of the rounds, so that no round follows the last one to fill it up.
+    """
+    if cfg.get("updates_per_chunk"):  # a training that goes on; folders of before say no rounds
+        return cfg.updates_per_chunk, cfg.get("rounds_per_chunk") or math.ceil(rounds / cfg.chunks)
+    per_round = math.ceil(num_updates / rounds)
+    total = math.ceil(num_updates / per_round)
+    rounds_per_chunk = next(n for n in range(math.ceil(total / cfg.chunks), total + 1) if total % n == 0)
+    return rounds_per_chunk * per_round, rounds_per_chunk
 
 
 def run(
@@ -329,7 +340,7 @@ def run(
         named = [user_callbacks.find(word) for word in cfg.callbacks]
         saved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
         saved.callbacks = list(map(user_callbacks.absolute, cfg.callbacks))
-        saved.updates_per_chunk = plan.updates_per_chunk
+        saved.updates_per_chunk, saved.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
         saved.population = plan.rules and plan.rules.population
         saved.run.dir = str(folder)
         try:

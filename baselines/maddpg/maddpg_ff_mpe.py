@@ -138,7 +138,7 @@ class Experience(struct.PyTreeNode):
     seen: Seen  # [B, ...]
     action: chex.Array  # [B, A, N]
     reward: chex.Array  # [B, A] of all the steps, discounted
-    discount: chex.Array  # [B, A] of what comes after; 0 if nothing does
+    future: chex.Array  # [B, A] of what comes after, but for a gamma; 0 if nothing does
     next: Seen  # [B, ...] after the last of the steps
 
 
@@ -326,13 +326,14 @@ def experience(transitions: Transition, hypers: Hypers, setup: Setup) -> Experie
     step = transitions.next
     # Who dies has no future of his own, though his team plays on.
     terminated = step.terminated[..., None] | ~step.final_alive
-    discount = hypers.gamma * (1.0 - terminated)
-    reward, discount, last = n_step_transitions(step.reward, discount, step.ended, setup.config.n_step)
+    reward, future, last = n_step_transitions(
+        step.reward, 1.0 - terminated, hypers.gamma, step.ended, setup.config.n_step
+    )
     successor = setup.final(step)
     if setup.config.n_step > 1:
         at = (last, jnp.arange(setup.config.num_envs))
         successor = jax.tree.map(lambda x: x[at], successor)
-    items = Experience(transitions.seen, transitions.action, reward, discount, successor)
+    items = Experience(transitions.seen, transitions.action, reward, future, successor)
     return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), items)
 
 
@@ -354,9 +355,10 @@ def targets(target: Any, batch: Experience, noise: chex.Array, hypers: Hypers, s
         said = jnp.where((value[0] < value[1])[..., None], said[0], said[1])
     else:
         said = said.squeeze(0)
+    discount = hypers.gamma * batch.future  # the present gamma: it may have changed since
     if setup.config.distributional:
-        return project(jax.nn.softmax(said), setup.returns(hypers), batch.reward, batch.discount)
-    return batch.reward[..., None] + batch.discount[..., None] * said
+        return project(jax.nn.softmax(said), setup.returns(hypers), batch.reward, discount)
+    return batch.reward[..., None] + discount[..., None] * said
 
 
 def critic_loss(

@@ -121,7 +121,18 @@ def test_a_successor_is_the_true_one_and_not_the_next_episodes():
     kept = np.asarray(prepared.items.next.obs)[truncated]
     close(kept, np.asarray(step.final_obs).reshape(48, 3, -1)[truncated])
     assert differ(kept, np.asarray(step.obs).reshape(48, 3, -1)[truncated])
-    assert (np.asarray(prepared.items.discount)[truncated][:, 0] == np.float32(0.9)).all()  # the first never dies
+    assert (np.asarray(prepared.items.future)[truncated][:, 0] == 1).all()  # the first never dies
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_what_replay_holds_is_discounted_as_it_is_drawn(n_step):
+    """Evolution and callbacks may change gamma; of several steps all but the last gamma are in the item."""
+    prepared = prepare("discrete", **{"n_step": n_step} if n_step > 1 else {})
+    setup, target, changed = prepared.setup, prepared.state.target, prepared.hypers.replace(gamma=0.5)
+    items = maddpg.experience(prepared.transitions, changed, setup)
+    y = partial(maddpg.targets, target, noise=jnp.zeros_like(items.action), setup=setup)
+    assert differ(y(prepared.items, hypers=changed), y(prepared.items, hypers=prepared.hypers))
+    assert differ(y(prepared.items, hypers=changed), y(items, hypers=changed)) == (n_step > 1)
 
 
 @each_kind
@@ -131,7 +142,7 @@ def test_the_target_believes_the_lower_of_two_critics(kind):
     action = maddpg.choose(setup.policy(prepared.state.target, batch.next), batch.next.action_mask, 0.0, setup)
     q = setup.q(prepared.state.target, batch.next, action)[..., 0]  # [2, B, A]
     y = maddpg.targets(prepared.state.target, batch, jnp.zeros_like(batch.action), prepared.hypers, setup)[..., 0]
-    close(y, batch.reward + batch.discount * np.minimum(*q))
+    close(y, batch.reward + 0.9 * batch.future * np.minimum(*q))
     assert (q[0] < q[1]).any() and (q[1] < q[0]).any()
     # The first critic alone would believe itself.
     alone = dataclasses.replace(setup, config=dataclasses.replace(setup.config, twin=False))
@@ -154,7 +165,8 @@ def test_smoothing_moves_the_target_policies_actions_no_further_than_the_clip(ki
         best = np.where(batch.next.action_mask, outputs + clipped, -np.inf).argmax(-1)
         action = np.eye(4)[best]
     q = setup.q(target, batch.next, action)[0, ..., 0]
-    close(y(hypers=maddpg.Hypers(target_noise=0.7, target_noise_clip=0.4))[..., 0], batch.reward + batch.discount * q)
+    smooth = maddpg.Hypers(gamma=0.9, target_noise=0.7, target_noise_clip=0.4)
+    close(y(hypers=smooth)[..., 0], batch.reward + 0.9 * batch.future * q)
     off = y(hypers=maddpg.Hypers(target_noise=0.0))
     assert differ(y(hypers=maddpg.Hypers(target_noise=0.7, target_noise_clip=0.4)), off)
     assert not differ(y(hypers=maddpg.Hypers(target_noise=0.7, target_noise_clip=0.0)), off)
@@ -436,12 +448,12 @@ def test_a_projection_is_that_of_a_plain_loop_and_loses_no_mass():
 def test_a_distributional_critic_has_the_mean_of_the_projected_target(twin):
     prepared = prepare("discrete", distributional=True, atoms=101, twin=twin)
     setup, batch, target = prepared.setup, prepared.items, prepared.state.target
-    hypers, noise = maddpg.Hypers(v_min=-30.0, v_max=30.0), jnp.zeros_like(batch.action)
+    hypers, noise = maddpg.Hypers(gamma=0.9, v_min=-30.0, v_max=30.0), jnp.zeros_like(batch.action)
     y = maddpg.targets(target, batch, noise, hypers, setup)  # [B, A, Z]
     close(y.sum(-1), 1.0, rtol=1e-3)
     action = maddpg.choose(setup.policy(target, batch.next), batch.next.action_mask, 0.0, setup)
     value = setup.value(setup.q(target, batch.next, action), hypers)  # [C, B, A]
-    close((y * setup.returns(hypers)).sum(-1), batch.reward + batch.discount * value.min(0), rtol=1e-2, atol=2e-2)
+    close((y * setup.returns(hypers)).sum(-1), batch.reward + 0.9 * batch.future * value.min(0), rtol=1e-2, atol=2e-2)
 
     def loss(critic):
         weight = jnp.ones(len(batch.reward))

@@ -233,11 +233,20 @@ def test_every_option_does_something(module, option):
     assert (metrics["win_rate"] == 1).all()  # nobody has done anything illegal
 
 
-@pytest.mark.parametrize("module", [qmix, pqn])
-def test_every_number_does_something_and_may_differ_between_runs(module):
+REPLAYED = {"tau": 0.3, "learn_share": 0.5, "batch_share": 0.5}
+OWN = {  # the numbers of each file; priorities, too, change with the shares, so that replay is uniform once
+    "uniform": (qmix, REPLAYED),
+    "prioritised": (qmix, REPLAYED | {"priority_beta": 1.0}),
+    "none": (pqn, {"epoch_share": 0.5, "batch_share": 0.5}),
+}
+
+
+@pytest.mark.parametrize("replay", OWN)
+def test_every_number_does_something_and_may_differ_between_runs(replay):
     """All at once, on the run axis."""
-    setup = setup_of(module, mixer="vdn", **({"replay": "prioritised"} if module is qmix else {}))
-    numbers = NUMBERS | ({"tau": 0.3, "priority_beta": 1.0} if module is qmix else {})
+    module, own = OWN[replay]
+    setup = setup_of(module, mixer="vdn", elastic_batches=True, **({"replay": replay} if module is qmix else {}))
+    numbers = NUMBERS | own
     base = module.Hypers(**{"lr": 0.02, "lr_end": 1.0} | HYPERS)
     every = [base, base.replace(lr=0.01), *(base.replace(**{name: value}) for name, value in numbers.items())]
     hypers = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *every)

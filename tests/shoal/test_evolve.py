@@ -294,6 +294,21 @@ def test_sub_populations_select_at_their_own_frequency():
         assert (new.parent.reshape(3, 2, -1) // 20 == [[0], [1]]).all()  # no migrants: each for itself
 
 
+@pytest.mark.parametrize("generation", [0, 2])  # the slow ones' turn is after the second
+def test_a_sub_population_of_which_nobody_is_left_starts_from_the_best_of_the_others(generation):
+    scheme, fitness = MfPbt(frequencies=(1, 3), resample=0.0), np.arange(MEMBERS, dtype=float)
+    fitness[20:] = np.nan
+    before = population().replace(generation=jnp.full(MEMBERS, generation, jnp.int32))
+    new = generations(scheme, fitness, count=10, before=before)
+    assert (new.parent[:, 20:] == 19).all()
+    assert (new.kind[:, 20:] == Kind.EXPLORE).all()
+    assert (new.inherited["obs_stats"][:, 20:] == 19).all()
+    ratio = new.hypers.lr[:, 20:] / before.hypers.lr[19]
+    np.testing.assert_allclose(np.unique(ratio.round(4)), [0.8, 1.2])
+    assert (new.parent[:, :20] < 20).all()
+    assert ((new.kind[:, :20] == Kind.EXPLORE).sum(axis=1) == 5).all()  # who are left go on as ever
+
+
 def test_migrants_bring_their_hyperparameters_to_the_faster_only():
     scheme = MfPbt(frequencies=(1, 2), winners=0.25, migrants=0.25, resample=0.0)
     hypers = population().hypers

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
 import envs
@@ -23,9 +24,8 @@ from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
 from baselines.masac import masac_ff_vmas
 from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from envs.base import UserError
-from shoal import config, elastic, generations, policies, results, runner, schemes
+from shoal import config, elastic, generations, lineage, policies, results, runner, schemes
 from shoal.evolve import Kind
-from shoal.lineage import best_of_populations, living_networks
 
 # Two populations of four, four rounds of two updates of 4 x 8 steps.
 EVOLUTION = ["env=matrix/climbing", "seeds=2", "population=4", "evolve.rounds=4", "algo.minibatches=1"]
@@ -126,8 +126,22 @@ def test_a_stopped_evolution_resumes_to_the_bit(folder, train):
     one, other = (load_file(place / policies.FILE) for place in (stopped, folder))
     for name in one:
         np.testing.assert_array_equal(one[name], other[name])
+    saved = shoal.load(stopped).config
+    assert (saved.updates_per_chunk, saved.rounds_per_chunk) == (2, 1)
     straight, resumed = metrics(folder), metrics(stopped)
     np.testing.assert_array_equal(straight.loss, resumed.loss)
+
+
+def test_an_extended_evolution_is_one_that_was_longer_from_the_start(train):
+    """With rounds as long as its own, and nothing that falls over the whole training."""
+    words = ["evolve=pbt", *EVOLUTION, "seeds=1", "hypers.lr_end=1", "hypers.ent_coef_end=1"]
+    longer, extended = train(*words), train(*words, "evolve.rounds=2", "total_steps=128")
+    assert len(shoal.load(extended).lineage) == 2 * 4
+    train(f"resume={extended}", "total_steps=256", small=False)
+    assert (extended / "lineage.csv").read_bytes() == (longer / "lineage.csv").read_bytes()
+    one, other = (load_file(place / policies.FILE) for place in (extended, longer))
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
 
 
 def test_the_winner_is_a_recipe(folder, train, monkeypatch):
@@ -145,6 +159,13 @@ def test_the_winner_is_a_recipe(folder, train, monkeypatch):
     assert saved.hypers.lr == recipe["hypers"]["lr"]
     assert list(saved.algo.actor.widths) == [8]
     assert saved.algo.total_steps == 256
+
+
+def test_the_winner_computes_as_it_was_trained(folder, tmp_path):
+    trained = OmegaConf.to_container(shoal.load(folder).config)
+    trained["precision"] = {"activations": "bfloat16", "matmul": "highest"}
+    lineage.write_winner(tmp_path / "winner.yaml", trained, lineage.winner(shoal.load(folder).lineage))
+    assert config._compose("winner", [], str(tmp_path)).precision == trained["precision"]
 
 
 def test_halving_hands_slots_to_fresh_draws(train):
@@ -270,7 +291,8 @@ def test_what_a_clone_copies(module):
         learnt = generations.inherited(state.train, plan.rules)
         assert {"params", "opt_state"} <= set(learnt)
         assert not {"key", "env_state", "timestep", "buffer", "updates", "memory"} & set(learnt)
-        assert ("target" in learnt) == hasattr(state.train, "target")
+        for name in ("target", "obs_stats", "value_stats"):
+            assert (name in learnt) == hasattr(state.train, name), name
         parts = {part for parts in plan.algorithm.learning_rates.values() for part in parts}
         assert parts <= {*state.train.opt_state, "log_alpha"} if parts else True
 
@@ -286,8 +308,9 @@ def test_members_play_the_same_episodes_with_weights_and_luck_of_their_own():
     np.testing.assert_array_equal(state.evaluation_key[:, 1], [0] * 4 + [1] * 4)
 
 
-def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
-    """MADDPG, where one member's slot is full of NaN: it is replaced, and learns on."""
+@pytest.mark.parametrize("diverged", [True, False])
+def test_replay_of_a_lost_member_does_not_poison_its_heir(diverged):
+    """MADDPG, where one member's slot is full of NaN: it is replaced, and learns on; its parameters may be finite."""
     words = ["population=2", "evolve.weights.hyper=0", "evolve.weights.parameters=0"]
     plan = plan_of(maddpg_ff_mpe, "evolve=tournament", *words)
     rules, (start, one, (keys, hypers)) = plan.rules, started(plan, 2)
@@ -299,7 +322,7 @@ def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
         train = state.train
         train = train.replace(buffer=jax.tree.map(bad, train.buffer), timestep=jax.tree.map(bad, train.timestep))
         return state.replace(
-            run=state.run.replace(train=train, diverged=jnp.array([False, True])),
+            run=state.run.replace(train=train, diverged=jnp.array([False, diverged])),
             fitness=jnp.array([1.0, -jnp.inf]),
             round=jnp.ones(2, jnp.int32),
         )
@@ -320,6 +343,32 @@ def test_replay_of_a_diverged_member_does_not_poison_its_heir(train):
     assert (first_keys[0] != first_keys[1]).any()
     assert (after.train.key[0] != after.train.key[1]).any()
     assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(after.train.params))
+
+
+def test_a_population_that_has_diverged_learns_again():
+    """MADDPG, where all members diverge by what is in their replay: targets too stay as they were before."""
+    words = ["population=2", "evolve.weights.hyper=0", "evolve.weights.parameters=0", "algo.normalise_obs=true"]
+    plan = plan_of(maddpg_ff_mpe, "evolve=tournament", *words)
+    start, one, (keys, hypers) = started(plan, 2)
+
+    def bad(x):
+        return jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    @jax.jit
+    def program(keys, hypers):
+        state = start(keys, jax.tree.map(jnp.asarray, hypers))
+        train = state.train
+        train = train.replace(buffer=jax.tree.map(bad, train.buffer), timestep=jax.tree.map(bad, train.timestep))
+        poisoned = state.replace(run=state.run.replace(train=train))
+        after, _ = generations.train_rounds(poisoned, one, plan.rules, 2, 1)
+        return state.train, after.train, *generations.train_rounds(after, one, plan.rules, 2, 1)
+
+    before, diverged, after, told = program(keys, hypers)
+    for name in plan.algorithm.learnt(before):
+        jax.tree.map(np.testing.assert_array_equal, getattr(before, name), getattr(diverged, name))
+    assert not told.diverged.any()
+    assert runner.all_finite((after.train.params, after.train.target, after.train.obs_stats))
+    assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (before.target, after.train.target)), strict=True))
 
 
 def test_a_fresh_draw_begins_anew():
@@ -400,6 +449,31 @@ def test_rounds_and_chunks():
         assert (plan.rounds_per_chunk, plan.chunks, plan.updates_per_round) == expected
 
 
+@pytest.mark.parametrize(("updates", "rounds", "per_round"), [(30, 15, 2), (61, 16, 4), (40, 20, 2)])
+def test_chunks_do_not_change_the_rounds(updates, rounds, per_round):
+    for chunks in (1, 3, 20):
+        plan = plan_of(ippo_ff_mpe, "evolve=pbt", "evolve.rounds=20", f"total_steps={32 * updates}", f"chunks={chunks}")
+        assert (plan.updates_per_round, plan.chunks * plan.rounds_per_chunk) == (per_round, rounds)
+        assert plan.chunks <= chunks
+        assert 0 <= plan.chunks * plan.updates_per_chunk - updates < per_round  # no round for nothing
+
+
+def test_an_evolution_that_goes_on_keeps_its_chunks():
+    """Though it is longer now, and its rounds would be cut otherwise; folders of before do not say their rounds."""
+    words = ["evolve=pbt", "evolve.rounds=20", "chunks=3", f"total_steps={32 * 61}"]
+    plan = plan_of(ippo_ff_mpe, *words)
+    cfg = plan.settings.copy()
+    OmegaConf.set_struct(cfg, False)
+    cfg.updates_per_chunk, cfg.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
+    cfg.total_steps = cfg.algo.total_steps = 32 * 127
+    longer = runner.make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    assert (longer.updates_per_round, longer.rounds_per_chunk, longer.chunks) == (4, 8, 4)
+    cfg.updates_per_chunk = 21
+    del cfg.rounds_per_chunk  # it was 7, of 3 updates
+    old = runner.make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    assert (old.updates_per_round, old.rounds_per_chunk, old.chunks) == (3, 7, 7)
+
+
 @pytest.mark.parametrize(("available", "advice"), [(500, "runs_per_batch=8 "), (170, "population=3 ")])
 def test_what_does_not_fit_is_cut_to_whole_populations(available, advice):
     """Five populations of four, of whose runs nine fit, or three, with a tenth to spare."""
@@ -417,7 +491,7 @@ def test_the_best_of_a_population_counts():
         entry([[0.0, 0.0], [1.0, 1.0], [float("nan")] * 2, [float("nan")] * 2]),
         entry([[7.0], [9.0], [1.0], [2.0]], absolute=True),
     ]
-    first, second, last = best_of_populations(entries, 2)
+    first, second, last = lineage.best_of_populations(entries, 2)
     assert first["runs"] == [0, 1]
     assert first["metrics"]["episode_return"] == [[1.0, 3.0], [5.0, 5.0]]
     assert second["metrics"]["episode_return"][0] == [1.0, 1.0]
@@ -430,7 +504,7 @@ def test_the_winner_s_networks_are_cut_to_what_lives():
          "critic/width_1": 96, "critic/depth": 2, "fitness": 1.0}
     )  # fmt: skip
     models = {"widths": [64, 64], "activation": "relu", "elastic": True, "mutable_activation": True, "hidden": 3}
-    cut = living_networks(row, {"actor": models, "critic": "central", "q": models})
+    cut = lineage.living_networks(row, {"actor": models, "critic": "central", "q": models})
     assert cut["actor"] == {
         **models,
         "widths": [48],
@@ -439,6 +513,33 @@ def test_the_winner_s_networks_are_cut_to_what_lives():
         "mutable_activation": False,
     }
     assert cut["q"]["widths"] == [64, 96]
+
+
+def test_optimisers_begin_anew_with_an_architecture():
+    """MADDPG's: those of the elite work on; targets get the very architecture and weights of their networks."""
+    words = ["algo.actor.widths=[8]", "algo.actor.max_width=16", "algo.q.widths=[8]", "algo.q.max_width=16"]
+    words += ["algo.actor.elastic=true", "algo.q.elastic=true", "evolve.architecture.min_width=4"]
+    words += ["evolve.architecture.nodes=[4]", "evolve.weights={none: 0, parameters: 0, hyper: 0, architecture: 1}"]
+    plan = plan_of(maddpg_ff_mpe, "evolve=tournament", *words)
+    rules, (start, _, (keys, hypers)) = plan.rules, started(plan)
+
+    @jax.jit
+    def program(keys, hypers):
+        before = generations.population_of(start(keys, jax.tree.map(jnp.asarray, hypers)), rules)
+        at_work = jax.tree.map(lambda x: x + 1, before.inherited["opt_state"])
+        before = before.replace(inherited=before.inherited | {"opt_state": at_work})
+        return before, generations.select(keys, before, jnp.arange(4.0), rules, 4)
+
+    before, new = jax.device_get(program(keys, hypers))
+    assert new.kind.tolist() == [Kind.ELITE] + 3 * [Kind.ARCHITECTURE]
+    for was, now in zip(*(jax.tree.leaves(p.inherited["opt_state"]) for p in (before, new)), strict=True):
+        np.testing.assert_array_equal(now[0], was[3])
+        assert (now[0] == 1).all()
+        assert (now[1:] == 0).all()
+    jax.tree.map(np.testing.assert_array_equal, new.inherited["target"], new.inherited["params"])
+    widths, wide = (jax.vmap(elastic.describe)(p.inherited["params"]) for p in (before, new))
+    for member in (1, 2, 3):
+        assert any(wide[name][member] != widths[name][new.parent[member]] for name in wide)
 
 
 def test_architectures_evolve_and_the_winner_s_is_plain(train):

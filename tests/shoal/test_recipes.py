@@ -69,10 +69,11 @@ NAMED = {
     "iddpg": {"critic": "local", "twin": False},
     "matd3": {"critic": "central", "twin": True, "policy_delay": 2},
     "itd3": {"critic": "local", "twin": True, "policy_delay": 2},
-    "mad4pg": {"critic": "central", "distributional": True},
+    "mad4pg": {"critic": "central", "distributional": True, "n_step": 3},
     "masac": {"critic": "central"},
     "isac": {"critic": "local"},
 }
+NUMBERS = {"maddpg": {"target_noise": 0.0}, "matd3": {"target_noise": 0.2}, "itd3": {"target_noise": 0.2}}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -81,6 +82,7 @@ def test_a_named_algorithm_is_a_yaml_over_its_file(name):
     module, cfg = composed(file, f"algorithm={name}")
     assert (cfg.algorithm, cfg.file) == (name, ALGORITHMS[name])
     assert NAMED.get(name, {}).items() <= dict(cfg.algo).items()
+    assert NUMBERS.get(name, {}).items() <= dict(cfg.hypers).items()
     made = envs.make(cfg.env.name, **cfg.env.kwargs)
     module.make(config.build(cfg.algo, "algo.", module.Config), made)
 
