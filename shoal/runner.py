@@ -296,13 +296,14 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
 def chunk_of_rounds(num_updates: int, rounds: int, cfg: DictConfig) -> tuple[int, int]:
     """The updates and the rounds of a chunk; a round's updates, and how many rounds there are, do not depend on chunks.
 
-    A chunk is a whole share of the rounds, so that no round follows the last one to fill it up.
+    A chunk is a whole share of the rounds, so that no round follows the last one to fill it up; there may be more
+    chunks than were asked for.
     """
     if cfg.get("updates_per_chunk"):  # a training that goes on; folders of before say no rounds
         return cfg.updates_per_chunk, cfg.get("rounds_per_chunk") or math.ceil(rounds / cfg.chunks)
     per_round = math.ceil(num_updates / rounds)
     total = math.ceil(num_updates / per_round)
-    rounds_per_chunk = next(n for n in range(math.ceil(total / cfg.chunks), total + 1) if total % n == 0)
+    rounds_per_chunk = next(n for n in range(math.ceil(total / cfg.chunks), 0, -1) if total % n == 0)
     return rounds_per_chunk * per_round, rounds_per_chunk
 
 
