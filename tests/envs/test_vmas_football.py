@@ -19,10 +19,10 @@ PLANNED = load("football_planner")
 
 def steps(record):
     """The states before and after every recorded step, flat, all else that was recorded of it, and the normals."""
-    if not record["agents"].size:  # nobody who sees or earns anything
-        nothing = {f"{kind}/{name}": record[f"{kind}/done"] for kind in KINDS for name in ("action", "obs", "reward")}
-        record = {**record, **nothing}
     kinds = [kind for kind in KINDS if f"{kind}/pos" in record]
+    if not record["agents"].size:  # nobody who sees or earns anything
+        nothing = {f"{kind}/{name}": record[f"{kind}/done"] for kind in kinds for name in ("action", "obs", "reward")}
+        record = {**record, **nothing}
     before, after, shown = jax.tree.map(lambda *parts: np.concatenate(parts), *[rows(record, kind) for kind in kinds])
     normals = [(v := record[f"{kind}/normals"]).reshape(-1, *v.shape[2:]) for kind in kinds]
     return before, after, shown, np.concatenate(normals)
