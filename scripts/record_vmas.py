@@ -727,7 +727,8 @@ def arrive_with_rod(env, rng: np.random.Generator, i: int) -> None:
     if i % 3 == 2:
         gap = next(x for x in env.world.landmarks if x.name.startswith("passage") and not x.collide)
         rot = tensor([math.pi / 2])
-        pos = gap.state.pos + tensor([0.0, scenario.joint_length / 2 + gap.shape.width / 2 + rng.uniform(-0.02, 0.02)])
+        lowest = gap.shape.width / 2 + (rng.uniform(-0.03, -0.01) if i == 2 else rng.uniform(-0.01, 0.02))  # agent 0
+        pos = gap.state.pos + tensor([0.0, scenario.joint_length / 2 + lowest])
     else:
         rot = goal.rot + tensor([math.pi * (i // 3) + rng.normal(0, 0.004)])
         pos = goal.pos + tensor(rng.normal(0, (0.003, 0.02)[i % 3], 2))

@@ -13,6 +13,7 @@ import pytest
 
 import envs
 from envs.vmas.base import FIELDS
+from envs.vmas.scenarios._passages import WALL_WIDTH
 
 DATA = Path(__file__).parent.parent / "data" / "vmas"
 RECORDED = tuple(sorted(path.stem for path in DATA.glob("*.npz")))
@@ -206,6 +207,17 @@ def test_all_that_can_happen_is_recorded(task):
     assert {key for key, did in happened.items() if not did} == {key for key in NEVER if key[0] == task}
     ends = any(recorded(task, case)[1].terminates for case in cases)
     assert dones == ({True, False} if ends else {False})
+
+
+@pytest.mark.parametrize("task", ["joint_passage", "joint_passage_size"])
+def test_rods_half_through_a_gap_are_recorded(task):
+    """There only is it seen whether both agents must be through, or the rod's centre."""
+    for case in (case for name, case in CONTINUOUS if name == task):
+        record, env = recorded(task, case)
+        height = record["arrived/pos"][:, 1:, :, 1].reshape(-1, len(env.entities))
+        through, passed = height[:, env.bodies] > WALL_WIDTH / 2, record["arrived/info.passed"]
+        half = (height[:, env.rod] > 0) & ~through.all(axis=1)
+        assert half.any() and passed.any(), case
 
 
 def test_every_scenario_is_recorded():
