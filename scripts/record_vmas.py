@@ -4,8 +4,9 @@
 
 One environment at a time (``num_envs=1``): what VMAS couples across a batch is not wanted. A case is a set of arguments
 and a kind of action; its episodes start from VMAS's own resets, and go on with random actions or a full push in one
-direction, or from states with bodies thrown at each other. Each file holds, per case, ``[episode, step]`` arrays:
-the states (one more than steps) with what the scenario remembers, actions, observations, rewards, dones and infos.
+direction, or from states with bodies thrown at each other, or where the task is (almost) done. Each file holds, per
+case, ``[episode, step]`` arrays: the states (one more than steps) with what the scenario remembers, actions,
+observations, rewards, dones and infos.
 ``bodies.npz`` is no task: all pairs of shapes, joints, limits and dynamics in worlds of their own.
 ``football_planner.npz``, for tests/envs/test_vmas_football.py, are cases of football with scripted players, and the
 normals that they drew.
@@ -38,8 +39,9 @@ from vmas.simulator.scenario import BaseScenario
 from vmas.simulator.sensors import Lidar
 
 FIELDS = ("pos", "vel", "rot", "ang_vel")
-EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3)}  # how many, of how many steps
-FEWER = {"random": (1, 20), "push": (1, 6), "thrown": (6, 2)}
+EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3), "arrived": (6, 2)}  # how many, of how many steps
+FEWER = {"random": (1, 20), "push": (1, 6), "thrown": (6, 2), "arrived": (4, 2)}
+TOUCHING = {"touching": (40, 1)}  # of the world "contacts"
 SHORT = {"football": FEWER, "football_planner": FEWER}  # what would make large files
 
 # BenchMARL's arguments, conf/task/vmas: Shoal's defaults. Then further cases, each changing some of them.
@@ -152,7 +154,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         },
         {
             "n_red_agents": 0, "n_blue_agents": 5, "physically_different": True, "enable_shooting": True,
-            "u_multiplier": 0.12, "u_shoot_multiplier": 0.7, "shooting_angle": 4.0,
+            "u_multiplier": 0.12, "u_shoot_multiplier": 0.7, "shooting_angle": 4.0, "spawn_in_formation": True,
+            "formation_agents_per_column": 3,
         },
         {
             "ai_red_agents": False, "n_blue_agents": 3, "n_red_agents": 1, "spawn_in_formation": True,
@@ -191,13 +194,14 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
             "pos_shaping_factor": 2, "rot_shaping_factor": 3, "max_speed_1": 0.2,
         },
         {"collision_reward": -1, "random_start_angle": False, "random_goal_angle": False, "joint_length": 0.4},
-        {"use_controller": True},
+        {"use_controller": True, "mass_position": -0.5},
     ],
     "joint_passage_size": [
         {
             "n_passages": 4, "fixed_passage": True, "asym_package": True, "mass_ratio": 3, "observe_joint_angle": True,
             "collision_reward": -1, "energy_reward_coeff": 0.2, "random_goal_angle": True, "pos_shaping_factor": 2,
-            "rot_shaping_factor": 3, "middle_angle_180": True, "max_speed_1": 0.2,
+            "rot_shaping_factor": 3, "middle_angle_180": True, "max_speed_1": 0.2, "joint_length": 0.4,
+            "mass_position": 0.3,
         },
         {"collision_reward": -1, "use_vel_controller": True},
     ],
@@ -252,9 +256,17 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
             "pos_shaping_factor": 1, "rot_shaping_factor": 0.5, "energy_shaping_factor": 0.2, "observe_pos": True,
             "cover_angle_tolerance": 0.7, "v_range": 0.3,
         },
-        {"wind": 1, "use_controller": False, "f_range": 2},
+        {
+            "wind": 1, "use_controller": False, "f_range": 2, "observe_rel_pos": False, "observe_rel_vel": False,
+            "desired_vel": 0.2,
+        },
     ],
 }  # fmt: skip
+DISCRETE: dict[str, list[dict[str, Any]]] = {  # further cases with discrete actions
+    "football": [
+        {"ai_red_agents": False, "n_blue_agents": 2, "n_red_agents": 2, "enable_shooting": True, "shooting_angle": 4.0},
+    ],
+}
 BENCHMARL["football_planner"] = BENCHMARL["football"]
 ALWAYS = {"football": {"disable_ai_red": True}}  # in the cases of this task
 
@@ -453,6 +465,19 @@ WORLDS: dict[str, dict[str, Any]] = {  # what the test builds again from the sam
         "lidar": {"rays": 16, "reach": 0.7, "start": 0.05},
     },
 }  # fmt: skip
+# Two bodies each, far from all others: every pair of shapes, solid and hollow boxes apart. They are heavy, because
+# forces are stiff: the last bit of a place moves the angular velocity of a light box by more than 1e-5.
+SMALL = {"sphere": ["Sphere", 0.1], "line": ["Line", 0.3], "box": ["Box", 0.3, 0.2], "hollow": ["Box", 0.2, 0.15, True]}
+LARGE = {
+    "sphere": ["Sphere", 0.15], "line": ["Line", 0.5], "box": ["Box", 0.4, 0.2], "hollow": ["Box", 0.5, 0.5, True],
+}  # fmt: skip
+CONTACTS = [(a, b) for i, a in enumerate(LARGE) for b in list(SMALL)[: i + 1]]
+WORLDS["contacts"] = {
+    "world": {},
+    "landmarks": [{"shape": LARGE[a], **FREE, "mass": 20.0} for a, _ in CONTACTS],
+    "agents": [{"shape": SMALL[b], "rotatable": True, "mass": 20.0} for _, b in CONTACTS],
+    "contacts": CONTACTS,
+}
 SHAPES = {"Sphere": Sphere, "Box": Box, "Line": Line}
 DYNAMICS = {
     "Holonomic": Holonomic,
@@ -527,7 +552,7 @@ def record_bodies() -> dict[str, np.ndarray]:
             scenario=Bodies(), num_envs=1, device="cpu", continuous_actions=True, clamp_actions=True, words=words
         )
         env.task = "bodies"
-        recorded = record(env, "bodies", True, seed)
+        recorded = record(env, "bodies", True, seed, TOUCHING if name == "contacts" else EPISODES)
         arrays |= {f"{name}/{field}": array for field, array in recorded.items()}
         arrays[f"{name}/words"] = np.array(json.dumps(words))
     return arrays
@@ -641,6 +666,110 @@ def crowd(env, rng: np.random.Generator) -> None:
         env.scenario.reward(agent)
 
 
+def tensor(values) -> torch.Tensor:
+    """Of the one environment."""
+    return torch.tensor(np.reshape(values, (1, -1)), dtype=torch.float32)
+
+
+def to_wall(rng: np.random.Generator, landmark: Landmark, agent: Agent) -> np.ndarray:
+    """From the centre of a square box to where an agent inside it touches a wall."""
+    angle = landmark.state.rot.item() + rng.integers(4) * math.pi / 2  # of the wall
+    turn = agent.state.rot.item() - angle
+    if isinstance(agent.shape, Sphere):
+        reach = agent.shape.radius  # of the agent towards the wall
+    else:
+        width = agent.shape.width if isinstance(agent.shape, Box) else 0.0
+        reach = (abs(agent.shape.length * math.cos(turn)) + abs(width * math.sin(turn))) / 2
+    out, along = landmark.shape.length / 2 - reach + rng.uniform(-0.005, 0.003), rng.uniform(-0.05, 0.05)
+    normal = np.array([math.cos(angle), math.sin(angle)])
+    return out * normal + along * np.array([-normal[1], normal[0]])
+
+
+def press(env, rng: np.random.Generator, i: int) -> None:
+    """Move each agent of "contacts" up to the landmark of its number, until they touch; every other one from inside."""
+    for number, (landmark, agent) in enumerate(zip(env.world.landmarks, env.agents, strict=True)):
+        landmark.state.pos = tensor([1.1 * (number % 4) - 1.65, 1.1 * (number // 4) - 1.1])
+        if CONTACTS[number][0] == "hollow" and i % 2:
+            offset = to_wall(rng, landmark, agent)
+        else:
+            angle, depth = rng.uniform(0, 2 * math.pi), rng.uniform(0.0005, 0.006)
+            direction = np.array([math.cos(angle), math.sin(angle)])
+            free, deep = 0.7, 0.0  # how far from the landmark
+            for _ in range(20):
+                far = (free + deep) / 2
+                agent.state.pos = landmark.state.pos + tensor(far * direction)
+                if env.world.get_distance(landmark, agent).item() > 0:
+                    free = far
+                else:
+                    deep = far
+            offset = (deep - depth) * direction  # not just where the force sets in: it is not zero there
+        agent.state.pos = landmark.state.pos + tensor(offset)
+        for body in (landmark, agent):
+            body.state.vel, body.state.ang_vel = tensor(rng.normal(0, 0.1, 2)), tensor(rng.normal(0, 0.1, 1))
+
+
+def arrive_at_goals(env, rng: np.random.Generator, i: int) -> None:
+    """Put the agents at their goals, closer or less close, or two against each other."""
+    near = (0.005, 0.02, 0.06)[i % 3] * (0.4 if env.task == "passage" else 1.0)
+    for agent in env.agents:
+        agent.state.pos = agent.goal.state.pos + tensor(rng.normal(0, near, 2))
+    if "give_way" in env.task and i % 3 == 2:
+        first, second = env.agents[:2]
+        reach = getattr(first.shape, "radius", None) or first.shape.length / 2
+        first.state.pos, second.state.pos = tensor([-reach, 0.0]), tensor([reach + rng.uniform(0.0, 0.005), 0.0])
+        first.state.vel, second.state.vel = tensor([0.1, 0.0]), tensor([-0.1, 0.0])
+
+
+def arrive_with_rod(env, rng: np.random.Generator, i: int) -> None:
+    """Lay the rod on its goal, exactly or nearly, or put it upright into a gap, one agent above the wall."""
+    scenario = env.scenario
+    goal, rod = scenario.goal.state, scenario.joint.landmark.state
+    if i % 3 == 2:
+        gap = next(x for x in env.world.landmarks if x.name.startswith("passage") and not x.collide)
+        rot = tensor([math.pi / 2])
+        lowest = gap.shape.width / 2 + (rng.uniform(-0.03, -0.01) if i == 2 else rng.uniform(-0.01, 0.02))  # agent 0
+        pos = gap.state.pos + tensor([0.0, scenario.joint_length / 2 + lowest])
+    else:
+        rot = goal.rot + tensor([math.pi * (i // 3) + rng.normal(0, 0.004)])
+        pos = goal.pos + tensor(rng.normal(0, (0.003, 0.02)[i % 3], 2))
+    half = scenario.joint_length / 2 * torch.cat([rot.cos(), rot.sin()], dim=-1)
+    rod.pos, rod.rot = pos, rot
+    for agent, side in zip(env.agents, (-1, 1), strict=True):
+        agent.state.pos = pos + side * half
+    for landmark in env.world.landmarks:
+        if landmark.name == "mass":
+            landmark.state.pos = pos + scenario.mass_position * half
+
+
+def arrive_at_targets(env, rng: np.random.Generator, i: int) -> None:
+    """All targets of discovery but one or two were covered; enough agents are at the first of these, or too few."""
+    scenario = env.scenario
+    scenario.all_time_covered_targets[:] = True
+    scenario.all_time_covered_targets[:, : 1 + (i % 3 == 2)] = False
+    for agent in env.agents[: scenario._agents_per_target - i % 2]:
+        agent.state.pos = env.world.landmarks[0].state.pos + tensor(rng.uniform(-0.1, 0.1, 2))
+
+
+def arrive_with_ball(env, rng: np.random.Generator, i: int) -> None:
+    """Put football's ball on the line of a goal, moving on."""
+    scenario, side = env.scenario, 1 - 2 * (i % 2)
+    ball = scenario.ball.state
+    ball.pos = tensor([side * (scenario.pitch_length / 2 + rng.uniform(-0.03, 0.05)), rng.uniform(-0.1, 0.1)])
+    ball.vel = tensor([side * rng.uniform(0.1, 0.3), 0.0])
+
+
+ARRIVE: dict[str, Callable] = {
+    "discovery": arrive_at_targets,
+    "football": arrive_with_ball,
+    "give_way": arrive_at_goals,
+    "joint_passage": arrive_with_rod,
+    "joint_passage_size": arrive_with_rod,
+    "multi_give_way": arrive_at_goals,
+    "navigation": arrive_at_goals,
+    "passage": arrive_at_goals,
+}
+
+
 def pad(rows: list[np.ndarray]) -> np.ndarray:
     """Stack vectors of different lengths, zeros behind the shorter ones."""
     size = max((len(row) for row in rows), default=0)
@@ -657,14 +786,21 @@ def draw(env, rng: np.random.Generator, kind: str, continuous: bool) -> list[np.
         size = agent.action_size
         limit = agent.action.u_range_tensor.numpy().reshape(-1)
         move = rng.uniform(-1.1, 1.1, size) if kind != "push" else rng.choice([-1.0, 1.0], size)
+        move = 0.3 * move if kind == "arrived" else move  # to stay there
         words = rng.uniform(-0.1, 1.1, space.shape[0] - size)
         actions.append(np.concatenate([move * limit, words]).astype(np.float32))
     return actions
 
 
-def episode(env, task: str, rng, kind: str, steps: int, continuous: bool) -> dict[str, np.ndarray]:
-    """One episode: ``[steps + 1]`` states and ``[steps]`` of all else."""
+def episode(env, task: str, rng, kind: str, steps: int, continuous: bool, number: int) -> dict[str, np.ndarray]:
+    """The ``number``-th episode of its kind: ``[steps + 1]`` states and ``[steps]`` of all else."""
     env.reset(seed=int(rng.integers(2**31)))
+    if kind == "touching":
+        press(env, rng, number)
+    if kind == "arrived":
+        ARRIVE[task](env, rng, number)
+        for agent in env.agents if number % 2 and task not in EVENTS else []:
+            env.scenario.reward(agent)  # brings what is remembered up to date
     if kind == "thrown":
         throw(env, rng)
         if task in SHORT and rng.uniform() < 0.6:
@@ -694,7 +830,7 @@ def episode(env, task: str, rng, kind: str, steps: int, continuous: bool) -> dic
     return stacked | {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def record(env, task: str, continuous: bool, seed: int) -> dict[str, np.ndarray]:
+def record(env, task: str, continuous: bool, seed: int, kinds: dict) -> dict[str, np.ndarray]:
     """All episodes of a case: ``<kind>/<field>`` with ``[episode, step]`` in front."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {
@@ -702,26 +838,65 @@ def record(env, task: str, continuous: bool, seed: int) -> dict[str, np.ndarray]
         "agents": np.array([agent.name for agent in env.agents]),
         "obs_sizes": np.array([space.shape[0] for space in env.observation_space]),
     }
-    for kind, (number, steps) in SHORT.get(task, EPISODES).items():
+    for kind, (number, steps) in kinds.items():
         if not continuous and kind == "push":
             continue
-        found = [episode(env, task, rng, kind, steps, continuous) for _ in range(number if continuous else 1)]
+        if kind == "arrived" and (task not in ARRIVE or getattr(env.scenario, "targets_respawn", False)):
+            continue
+        each = range(number if continuous else 1)
+        found = [episode(env, task, rng, kind, steps, continuous, i) for i in each]
         arrays |= {f"{kind}/{name}": np.stack([e[name] for e in found]) for name in found[0]}
     return arrays
 
 
+QUANTILES = np.linspace(0, 1, 33)
+DRAWS = {"sampling": sampling, "simple_crypto": crypto} | {
+    f"simple_{x}": goals for x in ("adversary", "push", "reference", "speaker_listener")
+}
+
+
 def spawns(env, resets: int = 1000) -> dict[str, np.ndarray]:
-    """How VMAS's resets are distributed: quantiles of every coordinate and angle, and of the least distance."""
-    poses = []
+    """How VMAS's resets are distributed: quantiles of every coordinate and angle, of the least distance, and of the
+    hidden values that are drawn."""
+    poses, draws = [], []
     for seed in range(resets):
         env.reset(seed=seed)
-        state = read(env, lambda env: {})
+        state = read(env, DRAWS.get(env.task, lambda env: {}))
         poses.append(np.concatenate([state["pos"], state["rot"][:, None]], axis=1))
+        draws.append(
+            {
+                n: np.squeeze(v).astype(float)
+                for n, v in state.items()
+                if n.startswith("hidden.") and n != "hidden.sampled"
+            }
+        )
+    hidden = {name: np.quantile(np.stack([draw[name] for draw in draws]), QUANTILES, axis=0) for name in draws[0]}
     drawn = np.stack(poses)  # [resets, N, 3]
     apart = np.linalg.norm(drawn[:, :, None, :2] - drawn[:, None, :, :2], axis=-1)
     apart[:, np.arange(drawn.shape[1]), np.arange(drawn.shape[1])] = np.inf
-    quantiles = np.linspace(0, 1, 33)
-    return {"poses": np.quantile(drawn, quantiles, axis=0), "nearest": np.quantile(apart.min(axis=(1, 2)), quantiles)}
+    nearest = np.quantile(apart.min(axis=(1, 2)), QUANTILES)
+    return {"poses": np.quantile(drawn, QUANTILES, axis=0), "nearest": nearest, **hidden}
+
+
+def respawns(env, steps: int = 1000) -> dict[str, np.ndarray]:
+    """Where a covered target of discovery goes, from one state: quantiles of its place and of how near others are."""
+    env.reset(seed=0)
+    entities, target = env.world.entities, env.world.landmarks[0]
+    for agent, offset in zip(env.agents, ([0.11, 0.0], [-0.11, 0.0]), strict=False):
+        agent.state.pos = target.state.pos + tensor(offset)
+    start, places = [entity.state.pos.clone() for entity in entities], []
+    for _ in range(steps):
+        for entity, pos in zip(entities, start, strict=True):
+            entity.state.pos, entity.state.vel = pos.clone(), torch.zeros(1, 2)
+        env.step([torch.zeros(1, 2) for _ in env.agents])
+        places.append(np.stack([entity.state.pos[0].numpy().copy() for entity in entities]))
+    drawn = np.stack(places)  # [steps, N, 2]
+    nearest = np.linalg.norm(drawn[:, 1:] - drawn[:, :1], axis=-1).min(axis=1)
+    return {
+        "pos": np.concatenate([pos.numpy() for pos in start]),
+        "places": np.quantile(drawn[:, 0], QUANTILES, axis=0),
+        "nearest": np.quantile(nearest, QUANTILES),
+    }
 
 
 def record_task(task: str) -> dict[str, np.ndarray]:
@@ -729,6 +904,7 @@ def record_task(task: str) -> dict[str, np.ndarray]:
     arrays = {}
     cases = [("default", {}, True), ("discrete", {}, False)]
     cases += [(f"extra_{i}", extra, True) for i, extra in enumerate(EXTRA.get(task, []))]
+    cases += [(f"discrete_{i}", extra, False) for i, extra in enumerate(DISCRETE.get(task, []))]
     for seed, (case, extra, continuous) in enumerate(cases):
         extra = {**ALWAYS.get(task, {}), **extra}
         env = vmas.make_env(
@@ -740,10 +916,12 @@ def record_task(task: str) -> dict[str, np.ndarray]:
             **{**BENCHMARL[task], **extra},
         )
         env.task = task
-        recorded = record(env, task, continuous, seed)
+        recorded = record(env, task, continuous, seed, SHORT.get(task, EPISODES))
         if continuous and not task.endswith("_planner"):
             resets = 150 if task == "sampling" else 1000  # one of sampling takes a second
             recorded |= {f"spawn/{name}": array for name, array in spawns(env, resets).items()}
+        if continuous and getattr(env.scenario, "targets_respawn", False):
+            recorded |= {f"respawn/{name}": array for name, array in respawns(env).items()}
         arrays |= {f"{case}/{name}": array for name, array in recorded.items()}
         arrays[f"{case}/kwargs"] = np.array(json.dumps(extra))
     return arrays

@@ -68,7 +68,7 @@ def test_a_step_equals_the_originals(name):
     np.testing.assert_allclose(timestep.obs, shown["obs"], **REWARD)
     if name == "lidar":
         assert 0.2 < (shown["obs"] < 0.7).mean() < 0.9
-    else:
+    elif name != "contacts":  # which has a test of its own
         assert np.abs(after["vel"] - before["vel"]).max() > 0.1
 
 
@@ -84,6 +84,33 @@ def test_all_six_pairs_of_shapes_touch():
     touches = jax.vmap(lambda pos, rot: list(touching(pos, rot).values()))
     found = run(touches, pos.reshape(-1, *pos.shape[2:]), rot.reshape(-1, rot.shape[-1]))
     assert [touch.any() for touch in found] == [True] * len(KINDS)
+
+
+def test_every_pair_of_shapes_pushes_often():
+    """In "contacts" a landmark meets no other body than the agent of its number: without it, it only slows down."""
+    record = RECORDED["contacts"]
+    vel = record["touching/vel"]
+    free = vel[:, 0] * (1 - World([], [Agent(name="any")]).drag)
+    pushed = np.abs(vel[:, 1] - free).max(axis=-1) > 1e-4  # [episodes, N]
+    contacts = [tuple(pair) for pair in json.loads(record["words"].item())["contacts"]]
+    counts = dict(zip(contacts, pushed.sum(axis=0).tolist(), strict=False))
+    kinds = ("sphere", "line", "box", "hollow")
+    assert set(counts) == {(a, b) for i, a in enumerate(kinds) for b in kinds[: i + 1]}
+    assert min(counts.values()) >= 20, counts
+    inside = pushed[1::2, [i for i, (large, _) in enumerate(contacts) if large == "hollow"]]
+    assert inside.sum(axis=0).min() >= 5, inside.sum(axis=0)
+
+
+def test_noise_on_actions_is_normal():
+    loud = [{"u_noise": 0.3, "u_multiplier": 2.0}, {}]
+    env = Bodies({"world": {}, "landmarks": [], "agents": loud})
+    read = jax.vmap(lambda key: env.read_action(key, jnp.full((2, 2), 0.5))[0])
+    u = run(read, jax.random.split(jax.random.key(0), 4000))  # [K, A, 2]
+    np.testing.assert_array_equal(u[:, 1], 0.5)
+    np.testing.assert_allclose(u[:, 0].mean(axis=0), 1.0, atol=0.02)
+    np.testing.assert_allclose(u[:, 0].std(axis=0), 0.3, rtol=0.05)
+    assert (np.abs(u[:, 0] - 1) < 0.3).mean() == pytest.approx(0.683, abs=0.02)
+    assert abs(np.corrcoef(u[:, 0].T)[0, 1]) < 0.06
 
 
 def test_shapes():

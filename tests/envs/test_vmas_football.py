@@ -12,17 +12,17 @@ import pytest
 
 from envs.base import UserError
 from envs.vmas.base import FIELDS
-from tests.envs.test_vmas import FREE_STEPS, KINDS, REWARD, STATE, compare, load, make, rows, run, states
+from tests.envs.test_vmas import FREE_STEPS, KINDS, REWARD, STATE, compare, load, make, recorded, rows, run, states
 
 PLANNED = load("football_planner")
 
 
 def steps(record):
     """The states before and after every recorded step, flat, all else that was recorded of it, and the normals."""
-    if not record["agents"].size:  # nobody who sees or earns anything
-        nothing = {f"{kind}/{name}": record[f"{kind}/done"] for kind in KINDS for name in ("action", "obs", "reward")}
-        record = {**record, **nothing}
     kinds = [kind for kind in KINDS if f"{kind}/pos" in record]
+    if not record["agents"].size:  # nobody who sees or earns anything
+        nothing = {f"{kind}/{name}": record[f"{kind}/done"] for kind in kinds for name in ("action", "obs", "reward")}
+        record = {**record, **nothing}
     before, after, shown = jax.tree.map(lambda *parts: np.concatenate(parts), *[rows(record, kind) for kind in kinds])
     normals = [(v := record[f"{kind}/normals"]).reshape(-1, *v.shape[2:]) for kind in kinds]
     return before, after, shown, np.concatenate(normals)
@@ -102,6 +102,27 @@ def test_scripted_blues_play_as_the_originals():
         check(name, state[name], after[name][:, blues, 0], STATE)
 
 
+@pytest.mark.parametrize("case", ["extra_0", "extra_1"])
+def test_goals_of_both_teams_that_learn_are_recorded(case):
+    record = load("football")[case]
+    sparse = record["arrived/info.sparse_reward"].reshape(-1, len(record["agents"]))
+    reds = np.char.find(record["agents"], "red") >= 0
+    for team in (reds, ~reds):
+        assert sparse[:, team].max() > 0 > sparse[:, team].min()
+
+
+def test_formations_have_as_many_columns_as_they_need():
+    """Five players, three in a column: VMAS's resets and ours are at the same places but for noise."""
+    record, env = recorded("football", "extra_2")
+    players = slice(len(env.world.landmarks), -1)
+    firsts = np.concatenate([record[f"{kind}/pos"][:, 0, players] for kind in ("random", "push")])
+    slots = env.formation(5) * [-1, 1]
+    assert len(np.unique(np.round(slots[:, 0], 5))) == 2
+    own = run(jax.vmap(lambda key: env.spawn(key)["pos"]), jax.random.split(jax.random.key(0), 64))
+    for pos in (firsts, own[:, players]):
+        assert np.abs(pos - slots).max() <= env.formation_noise / 2 + 1e-6
+
+
 def test_formations_are_the_originals():
     record = load("football")["extra_3"]
     kwargs = json.loads(record["kwargs"].item())
@@ -109,9 +130,9 @@ def test_formations_are_the_originals():
     noise = kwargs["formation_noise"] / 2
     players = slice(len(env.world.landmarks), -1)
     firsts = np.concatenate([record[f"{kind}/pos"][:, 0, players] for kind in ("random", "push")])
-    own = jax.vmap(lambda key: env.restore(**env.spawn(key)).pos)(jax.random.split(jax.random.key(0), 64))
+    own = run(jax.vmap(lambda key: env.spawn(key)["pos"]), jax.random.split(jax.random.key(0), 64))
     slots = np.concatenate([env.formation(3) * [-1, 1], env.formation(1)])
-    for pos in (firsts, np.asarray(own[:, players])):
+    for pos in (firsts, own[:, players]):
         gaps = np.abs(pos[:, :, None] - slots).max(axis=-1)  # [episodes, players, slots]
         np.testing.assert_array_equal((gaps <= noise + 1e-6).sum(axis=1), 1)
 
