@@ -33,7 +33,8 @@ NOTES = """
 step from each of several thousand recorded states of VMAS 1.5.2 gives the same poses, observations, rewards, dones
 and infos (`tests/envs/test_vmas*.py`, data by `scripts/record_vmas.py`): poses to 1e-5, rewards to 1e-4. Worlds with
 joints (`ball_trajectory`, `buzz_wire`, `joint_passage*`) are stiffer than float32: there 94 % of the values agree so,
-all to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 resets (150 of `sampling`).
+and all positions to 1e-5, rewards and infos to 1e-4, angles to 2e-4, velocities and observations to 2e-3, angular
+velocities to 0.02. Resets follow VMAS's distributions, tested on quantiles of 1,000 resets (150 of `sampling`).
 
 Every task makes 100 random steps in 200 environments without NaN or infinity, and a step has finite gradients with
 respect to places, speeds, angles and actions after a reset, at the end, and with all bodies in one place. With 1,000
