@@ -147,11 +147,16 @@ TRAININGS = ON_POLICY + OFF_POLICY + ON_VMAS + ON_HOST + AT_BENCHMARL
 
 def train(training: Training, folder: Path) -> None:
     """Run it, go on with it, or leave it as it is."""
-    if (folder / "curves.png").exists():
+    if ended(training, folder):
         return
     words = training.command[1:]
     words = [f"resume={folder}"] if (folder / "checkpoints").exists() else [*words, f"run.dir={folder}"]
     subprocess.run([sys.executable, "-m", "baselines", training.algorithm, *words], check=True, cwd=ROOT)
+
+
+def ended(training: Training, folder: Path) -> bool:
+    """Whether it was trained to the end; one that was stopped leaves curves, too."""
+    return (folder / "curves.png").exists() and curves(folder, training.measure)[0][-1] >= training.steps
 
 
 def missing(training: Training, known: int) -> list[Training]:
@@ -165,10 +170,15 @@ def add_seeds(training: Training, folder: Path, out: Path) -> None:
     """Train the missing seeds, and put their curves below those of the record; its provenance is the last one's."""
     for part in missing(training, len(json.loads(out.read_text())["sampled"]) if out.exists() else 0):
         train(part, (folder / part.name).absolute())
+        if not ended(part, folder / part.name):
+            raise SystemExit(f"{folder / part.name}: stopped; the same command goes on")
         old = json.loads(out.read_text()) if part.first else None
         record(part, folder / part.name, out)
         if old is not None:
             new = json.loads(out.read_text())
+            if old["steps"] != new["steps"]:
+                out.write_text(json.dumps(old) + "\n")
+                raise SystemExit(f"{out}: evaluated at other steps than {folder / part.name}")
             joined = {name: old[name] + new[name] for name in ("sampled", "greedy")}
             out.write_text(json.dumps(new | joined | {"command": f"{old['command']}; {new['command']}"}) + "\n")
 
@@ -465,7 +475,7 @@ def main() -> None:
             continue
         if training.chosen(only):
             train(training, folder.absolute())
-        if (folder / "curves.png").exists():
+        if ended(training, folder):
             record(training, folder, out)
     lines = table.read_text().splitlines() if table.exists() else []
     kept = {line[: line.index(" |", line.index(" | ") + 3) + 2]: line for line in lines if line.count(" | ") > 5}

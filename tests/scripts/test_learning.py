@@ -98,6 +98,7 @@ def test_seeds_are_added_to_a_record(script, tmp_path, monkeypatch):
     trained, out = [], tmp_path / "record.json"
     monkeypatch.setattr(script, "train", lambda part, folder: trained.append((part.command[2:4], folder.name)))
     monkeypatch.setattr(script, "record", record)
+    monkeypatch.setattr(script, "ended", lambda part, folder: True)
     record(script.replace(training, seeds=2), tmp_path, out)
     script.add_seeds(training, tmp_path, out)
     name = "ippo_vmas.balance_at_benchmarl_from_seed"
@@ -107,3 +108,18 @@ def test_seeds_are_added_to_a_record(script, tmp_path, monkeypatch):
     assert joined["command"].count("; ") == 2
     script.add_seeds(training, tmp_path, out)
     assert len(trained) == 2  # nothing is missing
+    record(script.replace(training, seeds=2), tmp_path, out)
+    monkeypatch.setattr(script, "ended", lambda part, folder: False)
+    with pytest.raises(SystemExit, match="from_seed_2: stopped"):
+        script.add_seeds(training, tmp_path, out)
+    assert len(json.loads(out.read_text())["sampled"]) == 2  # no curve that is too short
+
+
+def test_a_stopped_training_has_not_ended(script, tmp_path):
+    training = script.Training("ippo", "vmas/balance", 200)
+    assert not script.ended(training, tmp_path)
+    (tmp_path / "curves.png").touch()
+    (tmp_path / "metrics.csv").write_text("run,env_steps,episode_return\n0,100,1.0\n")
+    assert not script.ended(training, tmp_path)
+    (tmp_path / "metrics.csv").write_text("run,env_steps,episode_return\n0,100,1.0\n0,200,2.0\n")
+    assert script.ended(training, tmp_path)
