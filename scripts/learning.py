@@ -390,8 +390,8 @@ NOTES = """
 scripts/speaker_bound.py` plans the listener's moves with the goal known after the one step that a word needs, and \
 gets about -7.6 per agent (-15 summed), so that -11 summed cannot be had in this version of the environment (mpe2's \
 and jaxmarl's, step for step). That plan is for discrete actions; with continuous ones a word may say more, and \
-MADDPG and MATD3 go beyond it. Summed, they get twice the figures of the table: MATD3 passes the published -13, \
-MADDPG's greedy episodes come within one of it. (Before, their replay held 20,000 steps: MADDPG had -7.3 \
+MADDPG, MATD3 and MASAC go beyond it. Summed, they get twice the figures of the table: MATD3 and MASAC pass the \
+published -13, MADDPG's greedy episodes come within one of it. (Before, replay held 20,000 steps: MADDPG had -7.3 \
 sampled and -7.4 greedy after 400k steps, so that its intervals overlap with today's, and MATD3 -6.4 after 2M. A \
 training of MADDPG for 2M steps with the short replay, seeds 0 to 5, sampled about -8 and was not kept. The longer \
 replay was chosen on seeds 100 to 103.)
