@@ -168,6 +168,17 @@ def pad_stack(rows: list[chex.Array], size: int) -> chex.Array:
     return jnp.stack([jnp.pad(row, (0, size - row.shape[0])) for row in rows])
 
 
+def given_array(name: str, value: Any, shape: tuple[int, ...], dtype: Any = jnp.float32) -> chex.Array:
+    """What an environment's ``restore`` was given for ``name``, of this shape but for axes of length 1."""
+    try:
+        value = jnp.asarray(value, dtype)
+    except (TypeError, ValueError):
+        raise UserError(f"restore({name}=...): must be numbers of the shape {shape}") from None
+    if [n for n in value.shape if n != 1] != [n for n in shape if n != 1]:
+        raise UserError(f"restore({name}=...): must have the shape {shape}, not {value.shape}")
+    return value.reshape(shape)
+
+
 def select(condition: chex.Array, if_true: Any, if_false: Any) -> Any:
     """``where`` over two equal trees; ``condition`` holds the leading axes of every leaf."""
 

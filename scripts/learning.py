@@ -136,7 +136,7 @@ ON_VMAS = (
 )
 FALLS = "-100 for all when one falls; about 0 is not to fall and hardly to move"
 ON_HOST = (Training("ippo", "pettingzoo/sisl.multiwalker_v9", 1e5, seeds=2, others=FALLS),)
-SEEDS = {"mappo": 5, "ippo": 2}  # a seed of which takes minutes at this size; else six
+SEEDS = {"mappo": 5, "ippo": 5}  # a seed of which takes minutes at this size; else six
 AT_BENCHMARL = tuple(
     Training(name, f"vmas/{task}", at_benchmarl.FRAMES[name], SEEDS.get(name, 6), words, tag="at_benchmarl")
     for name, words in at_benchmarl.WORDS.items()

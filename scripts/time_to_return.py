@@ -5,29 +5,31 @@
     python scripts/time_to_return.py --settings benchmarl --seeds 1 --learners 2  # a core for each half
 
 Each task is trained with the recipe that ships (``shipped``) and at BenchMARL's own sizes and hyperparameters
-(``benchmarl``). A training that has ended is not run again. The return is the IQM over seeds of the training episodes
-of a chunk; the first one at or above BenchMARL's, rounded to as many digits, counts, and its steps are those at the
-chunk's end. Seconds are that many steps of every seed at the training's own speed (steps per second in
-provenance.json, without compiling); seeds train side by side, so that one seed alone would need less. Compiling is told
-apart.
+(``benchmarl``). A training that has ended is not run again, one that was stopped goes on. The return is the IQM over
+seeds of the training episodes of a chunk; the first one at or above BenchMARL's, rounded to as many digits, counts, and
+its steps are those at the chunk's end. Seconds are that many steps of every seed at the training's own speed (steps per
+second in provenance.json, without compiling); seeds train side by side, so that one seed alone would need less.
+Compiling is told apart.
+
+``--beside other/bin/python`` trains BenchMARL itself, as long as ours, before and after every training of ``benchmarl``
+with one seed, by an interpreter that has it (scripts/reference_benchmarl.py says how); a second table has both speeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from at_benchmarl import PPO_FRAMES, PPO_HYPERS, PPO_SIZES
+from learning import ROOT, Training, train
 
 from shoal.report import iqm
-
-ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,26 @@ BENCHMARL = {
 SETTINGS = {"shipped": ("chunks=50",), "benchmarl": ("chunks=15", *PPO_SIZES, *PPO_HYPERS)}
 
 
-def train(task: str, words: tuple[str, ...], seeds: int, steps: float, folder: Path) -> None:
-    """Run it unless it has ended."""
-    if (folder / "curves.png").exists():
-        return
-    words = (f"env=vmas/{task}", f"seeds={seeds}", f"total_steps={steps:g}", *words, f"run.dir={folder}")
-    subprocess.run([sys.executable, "-m", "baselines", "mappo", *words], check=True, cwd=ROOT)
+def benchmarls_speed(python: Path, task: str, steps: float) -> float:
+    """Steps per second of BenchMARL's own MAPPO in a training of as many frames, its first batch left out."""
+    words = dict(word.split("=") for word in PPO_SIZES)
+    epochs, batch = words["algo.epochs"], int(words["algo.num_envs"]) * int(words["algo.rollout_length"])
+    iterations = max(2, round(steps / batch))
+    command = [python, ROOT / "scripts" / "reference_benchmarl.py", "--task", task, "--epochs", epochs]
+    command += ["--iterations", str(iterations)]
+    told = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+    found = re.search(r"(\d+) steps/s", told)
+    if not found:
+        raise SystemExit(f"{command[1]}: told no steps/s: {told}")
+    return float(found[1])
+
+
+def beside_row(task: str, folder: Path, before: float, after: float) -> str:
+    """A line of the table of both: the share of BenchMARL's time that ours takes for as many steps."""
+    facts = json.loads((folder / "provenance.json").read_text())
+    speed = facts["session"]["steps_per_second"]
+    shares = " and ".join(f"{theirs / speed:.1%}" for theirs in (before, after))
+    return f"| `{task}` | {folder.name} | {before:.0f}, {after:.0f} | {speed:.0f} | {shares} |"
 
 
 def row(task: str, setting: str, folder: Path) -> str:
@@ -90,22 +106,33 @@ def main() -> None:
     parser.add_argument("--steps", type=float, default=PPO_FRAMES)
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--learners", type=int, default=1, help="that share the environments and batches of a run")
+    parser.add_argument("--beside", type=Path, help="the interpreter of a virtual environment that has BenchMARL")
     options = parser.parse_args()
     if unknown := set(options.settings.split(",")) - set(SETTINGS):
         parser.error(f"--settings {','.join(unknown)}: choose from {', '.join(SETTINGS)}")
-    rows = []
+    rows, both = [], []
     for task in options.tasks.split(","):
         for setting in options.settings.split(","):
             name = setting if options.learners == 1 else f"{setting}_{options.learners}_learners"
             folder = (options.folder / f"{task}_{name}").absolute()
             words = (*SETTINGS[setting], f"learners={options.learners}")
-            train(task, words, options.seeds, options.steps, folder)
+            training = Training("mappo", f"vmas/{task}", options.steps, options.seeds, words)
+            compared = options.beside and setting == "benchmarl" and options.seeds == 1
+            before = benchmarls_speed(options.beside, task, options.steps) if compared else 0.0
+            train(training, folder)
+            if compared:
+                both.append(beside_row(task, folder, before, benchmarls_speed(options.beside, task, options.steps)))
             rows.append(row(task, name.replace("_", " "), folder))
     print(
         "| task | settings | seeds | return asked | best IQM | environment steps of a run | seconds, all seeds "
         f"| steps/s, all seeds | compiling | BenchMARL, one seed, {PPO_FRAMES / 1e3:.0f}k frames |\n|{'---|' * 10}\n"
         + "\n".join(rows)
     )
+    if both:
+        print(
+            "\n| task | training | BenchMARL steps/s, before and after | Shoal steps/s | Shoal's time, of BenchMARL's |"
+            f"\n|{'---|' * 5}\n" + "\n".join(both)
+        )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,17 @@ import numpy as np
 from flax import struct
 
 from envs import drawing
-from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, size_mask
+from envs.base import (
+    ActionSpace,
+    Continuous,
+    Discrete,
+    Env,
+    MultiDiscrete,
+    TimeStep,
+    UserError,
+    given_array,
+    size_mask,
+)
 from envs.mpe.world import World
 
 HORIZON = 25
@@ -129,19 +139,21 @@ class ParticleEnv(Env):
 
         ``vel`` is ``[A, 2]`` or ``[A + L, 2]``, ``comm`` has a row per speaker or per agent.
         """
-        agents = self.world.agents
-        pos = jnp.asarray(pos, jnp.float32)
-        vel = jnp.zeros((agents, 2)) if vel is None else jnp.asarray(vel, jnp.float32)[:agents]
+        agents, bodies = self.world.agents, self.world.agents + self.world.landmarks
+        pos = given_array("pos", pos, (bodies, 2))
+        vel = jnp.zeros((agents, 2)) if vel is None else _first_rows("vel", vel, (agents, 2), bodies)
         if self.speakers:
-            silence = jnp.zeros((self.speakers, self.words))
-            comm = silence if comm is None else jnp.asarray(comm, jnp.float32)[: self.speakers]
+            shape = (self.speakers, self.words)
+            comm = jnp.zeros(shape) if comm is None else _first_rows("comm", comm, shape, agents)
+        elif comm is not None:
+            raise UserError(f"restore(comm=...): nobody speaks in {type(self).__name__}")
         if self.goals is not None:
             if goal is None:
                 raise UserError(f"restore(goal=None): {type(self).__name__} has a goal, of shape {self.goals}")
-            goal = jnp.asarray(goal, jnp.int32).reshape(self.goals)
-        return State(
-            pos[:agents], vel, pos[agents:], comm if self.speakers else None, None if self.goals is None else goal
-        )
+            goal = given_array("goal", goal, self.goals, jnp.int32)
+        elif goal is not None:
+            raise UserError(f"restore(goal=...): {type(self).__name__} has no goal")
+        return State(pos[:agents], vel, pos[agents:], comm, goal)
 
     def render(self, states: State, size: int = 400) -> np.ndarray:
         """Pictures of the states ``[T, ...]`` of one environment: trails, a colour per team."""
@@ -212,3 +224,9 @@ def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 def numbered(name: str, count: int) -> list[str]:
     """``name_0``, ``name_1``, ..."""
     return [f"{name}_{i}" for i in range(count)]
+
+
+def _first_rows(name: str, value: Any, shape: tuple[int, ...], rows: int) -> chex.Array:
+    """What ``restore`` was given for ``name``: of this shape, or with more ``rows``, of which the first count."""
+    many = hasattr(value, "__len__") and len(value) == rows
+    return given_array(name, value, (rows, *shape[1:]) if many else shape)[: shape[0]]

@@ -17,7 +17,18 @@ import numpy as np
 from flax import struct
 
 from envs import drawing
-from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, pad_stack, size_mask
+from envs.base import (
+    ActionSpace,
+    Continuous,
+    Discrete,
+    Env,
+    MultiDiscrete,
+    TimeStep,
+    UserError,
+    given_array,
+    pad_stack,
+    size_mask,
+)
 from envs.vmas.dynamics import Body
 from envs.vmas.geometry import Vec
 from envs.vmas.pictures import scene
@@ -134,7 +145,7 @@ class Scenario(Env):
         elif comm is not None:
             raise UserError(f"restore(comm=...): nobody speaks in {type(self).__name__}")
         given = dict(zip((*FIELDS, "comm"), (pos, vel, rot, ang_vel, comm), strict=True))
-        fields = {k: jnp.zeros(s) if given[k] is None else _array(k, given[k], s) for k, s in shapes.items()}
+        fields = {k: jnp.zeros(s) if given[k] is None else given_array(k, given[k], s) for k, s in shapes.items()}
         state = State(**{"comm": None, **fields}, hidden={})
         known = jax.eval_shape(lambda: self._hidden(state, {})) if hidden else {}
         unknown = [name for name in hidden if name not in known]
@@ -142,7 +153,7 @@ class Scenario(Env):
             raise UserError(
                 f"restore({unknown[0]}=...): {type(self).__name__} remembers {', '.join(known) or 'nothing'}"
             )
-        hidden = {k: _array(k, v, known[k].shape, known[k].dtype) for k, v in hidden.items()}
+        hidden = {k: given_array(k, v, known[k].shape, known[k].dtype) for k, v in hidden.items()}
         return state.replace(hidden={**self._hidden(state, hidden), **hidden})
 
     def reset(self, key: chex.PRNGKey) -> tuple[State, TimeStep]:
@@ -312,14 +323,3 @@ class Scenario(Env):
         rows = [np.broadcast_to(getattr(agent, name), self.u_size) if np.ndim(getattr(agent, name)) == 0
                 else np.resize(getattr(agent, name), self.u_size) for agent in self.world.agents]  # fmt: skip
         return np.array(rows, np.float32)
-
-
-def _array(name: str, value: Any, shape: tuple[int, ...], dtype: Any = jnp.float32) -> chex.Array:
-    """What :meth:`Scenario.restore` was given for ``name``, of this shape but for axes of length 1."""
-    try:
-        value = jnp.asarray(value, dtype)
-    except (TypeError, ValueError):
-        raise UserError(f"restore({name}=...): must be numbers of the shape {shape}") from None
-    if [n for n in value.shape if n != 1] != [n for n in shape if n != 1]:
-        raise UserError(f"restore({name}=...): must have the shape {shape}, not {value.shape}")
-    return value.reshape(shape)

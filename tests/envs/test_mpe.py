@@ -287,6 +287,36 @@ def test_restore_gives_the_state_back():
         make("simple_reference").restore(np.zeros((5, 2)))
 
 
+@pytest.mark.parametrize(
+    "task, given, message",
+    [
+        ("simple_tag", {"pos": np.zeros((5, 2))}, r"restore\(pos=...\): must have the shape \(6, 2\), not \(5, 2\)"),
+        ("simple_tag", {"vel": np.zeros((5, 2))}, r"restore\(vel=...\): must have the shape \(4, 2\)"),
+        ("simple_tag", {"vel": 1.0}, r"restore\(vel=...\): must have the shape \(4, 2\)"),
+        ("simple_tag", {"vel": "fast"}, r"restore\(vel=...\): must be numbers"),
+        ("simple_tag", {"comm": np.zeros((4, 2))}, r"restore\(comm=...\): nobody speaks in SimpleTag"),
+        ("simple_tag", {"goal": 1}, r"restore\(goal=...\): SimpleTag has no goal"),
+        ("simple_reference", {"comm": np.zeros((2, 3)), "goal": [0, 1]}, r"restore\(comm=...\): must have the shape"),
+        ("simple_reference", {"goal": [0, 1, 2]}, r"restore\(goal=...\): must have the shape \(2,\)"),
+    ],
+)
+def test_restore_refuses_what_does_not_fit(task, given, message):
+    env = make(task)
+    places = env.world.agents + env.world.landmarks
+    with pytest.raises(envs.UserError, match=message):
+        env.restore(**{"pos": np.zeros((places, 2)), **given})
+
+
+def test_restore_takes_rows_for_all_bodies_or_for_those_that_count():
+    env = make("simple_speaker_listener")
+    pos = np.zeros((env.world.agents + env.world.landmarks, 2))
+    said = np.arange(env.num_agents * env.words, dtype=np.float32).reshape(env.num_agents, -1)
+    whole = env.restore(pos, pos + 1, said, goal=[1])
+    own = env.restore(pos, pos[: env.num_agents] + 1, said[: env.speakers], goal=[1])
+    jax.tree.map(np.testing.assert_array_equal, whole, own)
+    assert whole.vel.shape == (env.num_agents, 2) and whole.comm.shape == (env.speakers, env.words)
+
+
 def test_entities_in_one_place_do_not_become_nan():
     env = make("simple_tag")
     new, timestep = run(env.step, jax.random.key(0), env.restore(np.zeros((6, 2))), np.zeros(4, np.int32))
