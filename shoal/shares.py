@@ -14,6 +14,7 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from envs.base import select
@@ -27,8 +28,12 @@ class Part(struct.PyTreeNode):
     rows: chex.Array | None = None  # [B] bool, the first ones
     steps: chex.Array | None = None  # [S] bool, the first ones
 
-    def alive(self, alive: chex.Array) -> chex.Array:
-        """``[..., B, A]``: nobody lives in a row that does not count."""
+    def alive(self, alive: chex.Array, mortal: bool) -> chex.Array:
+        """``[..., B, A]``: nobody lives in a row that does not count.
+
+        Where nobody is ``mortal`` that is known before anything runs: masks vanish, and learners need not count.
+        """
+        alive = alive if mortal else np.ones(alive.shape, bool)
         return alive if self.rows is None else alive & self.rows[:, None]
 
     def weight(self, weight: chex.Array) -> chex.Array:

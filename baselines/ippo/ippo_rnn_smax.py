@@ -387,7 +387,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     def gradient_step(carry, index):
         params, opt_state = carry
         minibatch = jax.tree.map(lambda x: x[:, index], batch)
-        minibatch = minibatch.replace(alive=part.alive(minibatch.alive))
+        minibatch = minibatch.replace(alive=part.alive(minibatch.alive, setup.env.mortal))
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
         updates, opt_state = jax.vmap(optimise.update)(learners.mean(grads), opt_state)

@@ -436,7 +436,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     seen, after = (setup.normalised(state.obs_stats, x) for x in (samples.items.seen, samples.items.next))
     # Every row and every step, unless elastic_batches.
     part = shares.off_policy(config, hypers, state.updates, steps=rounds)
-    seen = seen.replace(alive=part.alive(seen.alive))
+    seen = seen.replace(alive=part.alive(seen.alive, setup.env.mortal))
     batches = (samples.items.replace(seen=seen, next=after), part.weight(samples.weight), noise)
     batches = jax.tree.map(lambda x: x.reshape(rounds, config.policy_delay, *x.shape[1:]), batches)
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)

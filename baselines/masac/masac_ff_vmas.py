@@ -366,7 +366,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         params, opt_state, target = carry
         sample, noise_k = inputs
         step, weight = sample.items.step, part.weight(sample.weight)
-        batch = sample.items.replace(step=step.replace(alive=part.alive(step.alive)))
+        batch = sample.items.replace(step=step.replace(alive=part.alive(step.alive, setup.env.mortal)))
         grads, aux = jax.grad(loss, has_aux=True)(params, target, batch, weight, noise_k, hypers, setup)
         grads = learners.mean(grads)
         moved = {name: each(name, optimise[name].update)(grads[name], opt_state[name]) for name in params}

@@ -289,7 +289,8 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     def gradient_step(carry, index):
         params, opt_state = carry
         minibatch = jax.tree.map(lambda x: x[:, index], batch)
-        minibatch = minibatch.replace(step=minibatch.step.replace(alive=part.alive(minibatch.step.alive)))
+        alive = part.alive(minibatch.step.alive, setup.env.mortal)
+        minibatch = minibatch.replace(step=minibatch.step.replace(alive=alive))
         grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, setup)
         grads = learners.mean(grads)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}

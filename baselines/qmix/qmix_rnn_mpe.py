@@ -327,8 +327,8 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         params, opt_state, target, done = carry
         sample = setup.replay.sample(state.buffer, key, hypers.priority_beta)
         batch, weight = sequences.swap(sample.items), part.weight(sample.weight)
-        alive = batch.steps.alive if setup.env.mortal else np.ones(batch.steps.alive.shape, bool)
-        batch = batch.replace(steps=batch.steps.replace(alive=part.alive(alive)))
+        alive = part.alive(batch.steps.alive, setup.env.mortal)
+        batch = batch.replace(steps=batch.steps.replace(alive=alive))
         grads, (metrics, priority) = jax.grad(loss, has_aux=True)(params, target, batch, weight, hypers, setup)
         grads = learners.mean(grads)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}

@@ -195,8 +195,9 @@ def test_environments_on_the_host_have_one_learner():
         learners.split(ippo_ff_mpe.make, ippo_ff_mpe.Config(), host, 2)
 
 
-def test_who_cannot_die_is_not_counted(monkeypatch):
-    """Where an environment says that nobody dies, learners exchange gradients alone, and learn the same."""
+@pytest.mark.parametrize("module", [qmix_rnn_mpe, mappo_ff_vmas], ids=["qmix", "mappo"])
+def test_who_cannot_die_is_not_counted(module, monkeypatch):
+    """Where an environment says that nobody dies, learners have less to exchange, and learn the same."""
     exchanged = []
     mean = learners.mean
     monkeypatch.setattr(learners, "mean", lambda tree: exchanged.append(tree) or mean(tree))
@@ -205,7 +206,7 @@ def test_who_cannot_die_is_not_counted(monkeypatch):
         env = envs.make("matrix/climbing")
         assert not env.mortal
         env.mortal = mortal
-        algorithm, hypers = learners.split(qmix_rnn_mpe.make, config_of(qmix_rnn_mpe), env, 2), qmix_rnn_mpe.Hypers()
+        algorithm, hypers = learners.split(module.make, config_of(module), env, 2), module.Hypers()
 
         @jax.jit
         def run(key):
@@ -216,7 +217,8 @@ def test_who_cannot_die_is_not_counted(monkeypatch):
         return *run(jax.random.PRNGKey(0)), len(exchanged)
 
     (first, counted, more), (_, uncounted, fewer) = learnt(mortal=True), learnt(mortal=False)
-    assert more == 2 and fewer == 1
+    assert fewer < more
+    assert module is not qmix_rnn_mpe or fewer == 1  # the gradients alone
     first, counted, uncounted = map(jax.tree.leaves, (first, counted, uncounted))
     for a, b in zip(counted, uncounted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
