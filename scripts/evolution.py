@@ -5,6 +5,7 @@
     python scripts/evolution.py --only none                 # nothing is trained: the page of the records
     python scripts/evolution.py --quick --folder quick      # the searches on one task at a size that means nothing
     python scripts/evolution.py --seed 100 --folder trial   # a trial on other seeds; the page goes there too
+    python scripts/evolution.py --seed 200 --folder again --keep  # once more, on other seeds, beside the first record
 
 *Search* (``TASKS``): an algorithm starts from learning rates thirty times too low and from ten times too much entropy,
 or a tenth of the exploration noise. Evolution may move them within ranges; grid and random search draw from the same
@@ -17,8 +18,8 @@ random searches, one grid.
 record has (docs/results/agilerl_*.json, by scripts/reference_agilerl.py): from the recipe that ships and from AgileRL's
 own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included.
 
-Records are docs/results/evolution_*.json, from which the part of docs/evolution.md between two marks and
-docs/images/evolution.png are made. Returns are per agent, undiscounted.
+Records are docs/results/evolution_<task>.json (and ..._seed<N>.json of other seeds), from which the part of
+docs/evolution.md between two marks and docs/images/evolution.png are made. Returns are per agent, undiscounted.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
+from scipy import stats
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -303,12 +305,12 @@ def lives(methods: dict[str, Any]) -> str:
     return f"lives of {next(iter(methods.values()))['steps'][-1] / 1e3:.0f}k steps"
 
 
-def search_table(task: Task, methods: dict[str, Any]) -> list[str]:
-    """What each method handed over, and how soon."""
+def search_table(task: Task, methods: dict[str, Any], seed: int = 0) -> list[str]:
+    """What each method handed over, and how soon; seeds are ``seed`` and up."""
     goal = float(np.median(methods["tuned"]["absolute"])) if "tuned" in methods else np.nan
     ranges = [f"{name} in {one.low:g} .. {one.high:g}" for name, one in task.searched.items()]
     lines = [
-        f"### `{task.algorithm}` on `{task.env}`, {lives(methods)}\n",
+        f"### `{task.algorithm}` on `{task.env}`, {lives(methods)}{f', seeds from {seed}' if seed else ''}\n",
         f"From {start(task)}; all searches have {', '.join(ranges)}, logarithmic.\n",
         "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
         f"| {' | '.join(f'{name}, median' for name in task.searched)} "
@@ -331,11 +333,42 @@ def search_table(task: Task, methods: dict[str, Any]) -> list[str]:
             f"{record['cpu_seconds'] / 60:.1f} min",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    if "patient" in methods and "alone" in methods:
-        gains = sorted(np.subtract(methods["patient"]["absolute"], methods["alone"]["absolute"]))
-        shown = ", ".join(f"{gain:+.2f}" for gain in gains)
-        lines.append(f"\n`patient` less `alone`, population by population: {shown}.")
     return [*lines, ""]
+
+
+def verdicts(task: Task, records: Sequence[dict[str, Any]]) -> list[str]:
+    """Evolution against random search over all seeds of a task: as groups, and population by population."""
+
+    def all_of(name: str, beside: str) -> list[float]:
+        return [one for methods in records if beside in methods for one in methods.get(name, {}).get("absolute", [])]
+
+    lines = []
+    for name in EVOLUTION:
+        evolved, drawn = all_of(name, "random"), all_of("random", name)
+        if name == "alone" or not evolved or not drawn:
+            continue
+        chance = stats.mannwhitneyu(evolved, drawn, alternative="greater").pvalue
+        medians = [f"{np.median(values):.2f} (median of {len(values)})" for values in (evolved, drawn)]
+        lines.append(
+            f"- `{name}` against random search: {medians[0]} and {medians[1]}; rank test, one-sided: p = {chance:.2g}."
+        )
+    gains = sorted(np.subtract(all_of("patient", "alone"), all_of("alone", "patient")))
+    if gains:
+        shown = ", ".join(f"{gain:+.2f}" for gain in gains)
+        chance = stats.wilcoxon(gains, alternative="greater").pvalue if np.any(gains) else 1.0
+        lines.append(f"- `patient` less `alone`, population by population: {shown};")
+        lines.append(f"  signed-rank test, one-sided: p = {chance:.2g}.")
+    return [f"All seeds of `{task.algorithm}` in these lives:\n", *lines, ""] if lines else []
+
+
+def task_lines(name: str, results: Path) -> list[str]:
+    """All that is recorded of a task: a table for each series of seeds, and what they say together."""
+    series = {0: load(results, f"evolution_{name}.json")}
+    for path in results.glob(f"evolution_{name}_seed*.json"):
+        series[int(path.stem.rpartition("seed")[2])] = load(results, path.name)
+    series = {seed: methods for seed, methods in sorted(series.items()) if methods}
+    tables = [line for seed, methods in series.items() for line in search_table(TASKS[name], methods, seed)]
+    return tables + verdicts(TASKS[name], list(series.values()))
 
 
 def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -453,9 +486,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/evolution"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes; records and page go to --folder too")
     parser.add_argument("--seed", type=int, default=0, help="of the first; with another, all goes to --folder too")
+    parser.add_argument("--keep", action="store_true", help="but docs/ keeps the record of those seeds, too")
     options = parser.parse_args()
     size, folder = replace(QUICK if options.quick else Size(), seed=options.seed), options.folder.absolute()
-    docs = folder / "docs" if options.quick or options.seed else ROOT / "docs"
+    docs = folder / "docs" if options.quick or (options.seed and not options.keep) else ROOT / "docs"
+    series = f"_seed{options.seed}" if options.seed and options.keep else ""
     results = docs / "results"
     for place in (results, docs / "images"):
         place.mkdir(parents=True, exist_ok=True)
@@ -464,7 +499,7 @@ def main() -> None:
     for name, method in product(tasks, METHODS):
         if method in only:
             record = search(method, TASKS[name], size, folder / name)
-            path = results / f"evolution_{name}.json"
+            path = results / f"evolution_{name}{series}.json"
             path.write_text(json.dumps(ordered(load(results, path.name) | {method: record})) + "\n")
     for algorithm, settings in PEERS.items():
         for setting in settings if algorithm in only else ():
@@ -479,7 +514,7 @@ def main() -> None:
     lines = [
         "## Measured\n",
         SEARCH_TEXT,
-        *(line for name, methods in records.items() for line in search_table(TASKS[name], methods)),
+        *(line for name in records for line in task_lines(name, results)),
     ]
     lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs), "![curves](images/evolution.png)"]
     picture(records, ours, theirs, docs / "images" / "evolution.png")

@@ -58,11 +58,31 @@ def test_patient_and_alone_differ_by_selection_alone(script):
     assert [word for word in patient if word not in alone] == ["evolve.burn_in=12"]
     assert [word for word in alone if word not in patient] == [f"evolve.burn_in={size.rounds}"]
     assert value(patient, "evolve") == value(alone, "evolve") == "pbt"
-    record = {"members": 32, "steps": [8, 16], "best": [[-2.0, -1.0]] * 2, "hypers": [{"lr": 1.0, "ent_coef": 1.0}] * 2}
-    record |= {"cpu_seconds": 60.0}
-    methods = {"patient": record | {"absolute": [-1.0, -3.0]}, "alone": record | {"absolute": [-1.5, -2.0]}}
-    lines = script.search_table(task, methods)
-    assert "\n`patient` less `alone`, population by population: -1.00, +0.50." in lines
+
+
+def test_all_seeds_of_a_task_are_judged_together(script, tmp_path):
+    shared = {"members": 32, "steps": [8, 16], "best": [[-2.0, -1.0]] * 2, "hypers": [{"lr": 1.0, "ent_coef": 1.0}] * 2}
+    shared |= {"cpu_seconds": 60.0}
+
+    def record(*absolute: float) -> dict:
+        return shared | {"absolute": absolute}
+
+    series = {
+        "": {"random": record(-9.0, -8.0), "patient": record(-1.0, -3.0), "alone": record(-1.5, -2.0)},
+        "_seed20": {"patient": record(-1.0, -2.0), "alone": record(-4.0, -7.0)},  # no random search of its own
+        "_seed3": {"random": record(-7.0, -6.0), "patient": record(-2.5, -2.0), "alone": record(-2.5, -2.5)},
+    }
+    for name, methods in series.items():
+        (tmp_path / f"evolution_speaker_short{name}.json").write_text(json.dumps(methods))
+    text = "\n".join(script.task_lines("speaker_short", tmp_path))
+    assert text.index("### `mappo`") < text.index(", seeds from 3\n") < text.index(", seeds from 20\n")
+    assert "`patient` less `alone`, population by population: -1.00, +0.00, +0.50, +0.50, +3.00, +5.00" in text
+    # Four against four: 1 of the 70 orders has all of one above all of the other.
+    assert (
+        "`patient` against random search: -2.25 (median of 4) and -7.50 (median of 4); rank test, one-sided: p = 0.014."
+        in text
+    )
+    assert script.verdicts(script.TASKS["speaker_short"], [{"tuned": record(-1.0, -2.0)}]) == []
 
 
 def test_the_recipes_values_are_those_that_a_training_would_have(script):
