@@ -57,13 +57,14 @@ def test_ours_are_trained_at_benchmarls_hyperparameters(script):
         widths = [value for name, value in ours.items() if name.endswith(".widths")]
         assert widths and all(width == [known["width"]] * 2 for width in widths)
         recorded = json.loads((RESULTS / f"{training.name}.json").read_text())
-        assert recorded["steps"] == theirs["steps"] and len(recorded["sampled"]) == training.seeds
+        assert recorded["steps"] == theirs["steps"]
         parts = [command.split()[3:] for command in recorded["command"].split("; ")]
         others = [word for word in training.command if not word.startswith("seeds=")]
         assert all([word for word in part if not word.startswith(("seed=", "seeds="))] == others for part in parts)
         firsts = [int(dict(word.split("=") for word in part[1:]).get("seed", 0)) for part in parts]
         counts = [int(dict(word.split("=") for word in part[1:])["seeds"]) for part in parts]
         assert firsts == [sum(counts[:i]) for i in range(len(parts))]  # no seed twice
+        assert len(recorded["sampled"]) == sum(counts)  # may be fewer than are asked for: the page says how many
 
 
 def test_a_line_has_both_sides(script):
