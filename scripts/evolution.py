@@ -98,9 +98,15 @@ EVOLUTION = {  # settings beside the defaults
     ),
     "pbt": (),  # all members but the first begin with draws from the ranges
     "patient": ("evolve.burn_in=12",),  # pbt that lets three quarters of a life pass before it selects
+    "keen": (  # as patient, but then nearly half make room for the best, with values twice or half as large
+        "evolve.burn_in=12",
+        "evolve.exploit=0.45",
+        "evolve.resample=0",
+        "evolve.factors=[0.5,2.0]",
+    ),
     "alone": ("evolve.burn_in=16",),  # its members with the same first weights, values and luck, never selected
 }
-SCHEMES = {"patient": "pbt", "alone": "pbt"}  # where a method is not named as its scheme
+SCHEMES = {"patient": "pbt", "keen": "pbt", "alone": "pbt"}  # where a method is not named as its scheme
 METHODS = ("tuned", "grid", "random", *EVOLUTION)
 COLOURS = {name: f"C{number}" for number, name in enumerate(METHODS)}  # the same in every panel
 
@@ -125,9 +131,11 @@ class Size:
 SEARCH_TEXT = f"""\
 Written by `python scripts/evolution.py`, whose docstring says how. In `tournament` all members begin with the bad
 values, in `pbt` all but one with draws from the ranges, as it ships. `patient` is `pbt` with `evolve.burn_in=12` of 16
-rounds, `alone` the very members of `patient`, from the same draws, weights and luck, of whom nobody is ever replaced:
-a random search that differs from `patient` by selection alone. A search hands over
-its best evaluated policy; *handed over* is what that policy returns in {10 * Size.episodes} fresh greedy episodes,
+rounds; `keen` besides replaces 45 % of the members at each selection and doubles or halves their values
+(`evolve.exploit=0.45 evolve.factors=[0.5,2.0] evolve.resample=0`). `alone` are the very members of these two,
+from the same draws, weights and luck, of whom nobody is ever replaced: a random search that differs from them by
+selection alone. A search hands over its best evaluated policy; *handed over* is what that policy returns in
+{10 * Size.episodes} fresh greedy episodes,
 *first evaluated* when the median search's best evaluation ({Size.episodes} episodes, the best of all runs, so too good)
 passed the tuned recipe's median. `tuned` is single runs of the shipped recipe, cut to the same length. All runs of a
 search have first weights and luck of their own and are evaluated on the same episodes. Returns are per agent.
@@ -352,12 +360,13 @@ def verdicts(task: Task, records: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(
             f"- `{name}` against random search: {medians[0]} and {medians[1]}; rank test, one-sided: p = {chance:.2g}."
         )
-    gains = sorted(np.subtract(all_of("patient", "alone"), all_of("alone", "patient")))
-    if gains:
-        shown = ", ".join(f"{gain:+.2f}" for gain in gains)
-        chance = stats.wilcoxon(gains, alternative="greater").pvalue if np.any(gains) else 1.0
-        lines.append(f"- `patient` less `alone`, population by population: {shown};")
-        lines.append(f"  signed-rank test, one-sided: p = {chance:.2g}.")
+    for name in ("patient", "keen"):
+        gains = sorted(np.subtract(all_of(name, "alone"), all_of("alone", name)))
+        if gains:
+            shown = ", ".join(f"{gain:+.2f}" for gain in gains)
+            chance = stats.wilcoxon(gains, alternative="greater").pvalue if np.any(gains) else 1.0
+            lines.append(f"- `{name}` less `alone`, population by population: {shown};")
+            lines.append(f"  signed-rank test, one-sided: p = {chance:.2g}.")
     return [f"All seeds of `{task.algorithm}` in these lives:\n", *lines, ""] if lines else []
 
 

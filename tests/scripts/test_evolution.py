@@ -54,10 +54,11 @@ def test_every_search_has_the_same_environment_steps_and_ranges(script):
 
 def test_patient_and_alone_differ_by_selection_alone(script):
     size, task = script.Size(), script.TASKS["speaker_short"]
-    (patient,), (alone,) = (script.trainings(name, task, size) for name in ("patient", "alone"))
+    (patient,), (keen,), (alone,) = (script.trainings(name, task, size) for name in ("patient", "keen", "alone"))
     assert [word for word in patient if word not in alone] == ["evolve.burn_in=12"]
+    assert [word for word in keen if word not in alone] == list(script.EVOLUTION["keen"])
     assert [word for word in alone if word not in patient] == [f"evolve.burn_in={size.rounds}"]
-    assert value(patient, "evolve") == value(alone, "evolve") == "pbt"
+    assert value(patient, "evolve") == value(keen, "evolve") == value(alone, "evolve") == "pbt"
 
 
 def test_all_seeds_of_a_task_are_judged_together(script, tmp_path):
@@ -69,7 +70,11 @@ def test_all_seeds_of_a_task_are_judged_together(script, tmp_path):
 
     series = {
         "": {"random": record(-9.0, -8.0), "patient": record(-1.0, -3.0), "alone": record(-1.5, -2.0)},
-        "_seed20": {"patient": record(-1.0, -2.0), "alone": record(-4.0, -7.0)},  # no random search of its own
+        "_seed20": {
+            "patient": record(-1.0, -2.0),
+            "alone": record(-4.0, -7.0),
+            "keen": record(-3.5, -7.0),
+        },  # no random
         "_seed3": {"random": record(-7.0, -6.0), "patient": record(-2.5, -2.0), "alone": record(-2.5, -2.5)},
     }
     for name, methods in series.items():
@@ -77,6 +82,8 @@ def test_all_seeds_of_a_task_are_judged_together(script, tmp_path):
     text = "\n".join(script.task_lines("speaker_short", tmp_path))
     assert text.index("### `mappo`") < text.index(", seeds from 3\n") < text.index(", seeds from 20\n")
     assert "`patient` less `alone`, population by population: -1.00, +0.00, +0.50, +0.50, +3.00, +5.00" in text
+    assert "`keen` less `alone`, population by population: +0.00, +0.50" in text
+    assert "`keen` against random search" not in text  # the series that has it has no random search
     # Four against four: 1 of the 70 orders has all of one above all of the other.
     assert (
         "`patient` against random search: -2.25 (median of 4) and -7.50 (median of 4); rank test, one-sided: p = 0.014."
