@@ -349,6 +349,11 @@ def reference_qmix_row(training: Training) -> str:
     return f"| {' | '.join(cells)} | {iqm(returns[:, 0]):.2f} | {interval(last)} |"
 
 
+def last_tenth(result: dict[str, Any]) -> np.ndarray:
+    """The mean return of each seed over the last tenth of the chunks."""
+    return np.array(result["sampled"])[:, -max(1, len(result["steps"]) // 10) :].mean(axis=1)
+
+
 def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, picture: Path) -> str:
     """What is written of the trainings that BenchMARL has a record of too; draws their curves."""
     found = [(t, done[t], theirs) for t in AT_BENCHMARL if t in done and (theirs := benchmarls(t, results))]
@@ -356,7 +361,12 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
         return ""
     draw_beside(found, picture)
     packages = found[0][2]["packages"]
-    missing = [f"{t.algorithm} on {t.env}" for t in AT_BENCHMARL if t not in [each[0] for each in found]]
+    missing = [
+        f"{t.algorithm} on {t.env}"
+        + (f", ours {interval(last_tenth(done[t]))} with {t.seeds} seeds" if t in done else "")
+        for t in AT_BENCHMARL
+        if t not in [each[0] for each in found]
+    ]
     versions = ", ".join(f"{name} {packages[name]}" for name in ("vmas", "torch", "torchrl"))
     return (
         f"\n## At BenchMARL's hyperparameters\n\nBenchMARL {packages['benchmarl']} ({versions}; "
@@ -369,7 +379,7 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
         "| environment | algorithm | Shoal: seeds x steps | first | last | BenchMARL: seeds x steps | first | last |\n"
         f"|{'---|' * 8}\n" + "\n".join(beside(*each) for each in found) + "\n"
         f"\n![learning curves beside BenchMARL's](images/{picture.name})\n\n{at_benchmarl.FINDINGS}\n"
-        + (f"\nNot recorded yet: {', '.join(missing)}.\n" if missing else "")
+        + (f"\nWithout a record of BenchMARL's: {'; '.join(missing)}.\n" if missing else "")
     )
 
 
