@@ -272,8 +272,7 @@ def beside(training: Training, ours: dict[str, Any], theirs: dict[str, Any]) -> 
     """A line with both; the last figures are means over the last tenth of the batches."""
     cells = []
     for result in (ours, theirs):
-        values, last = np.array(result["sampled"]), max(1, len(result["steps"]) // 10)
-        ends = values[:, -last:].mean(axis=1)
+        values, ends = np.array(result["sampled"]), last_tenth(result)
         cells += [
             f"{len(values)} x {human_steps(result['steps'][-1])}",
             f"{iqm(values[:, 0]):.2f}",
@@ -363,7 +362,7 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
     packages = found[0][2]["packages"]
     missing = [
         f"{t.algorithm} on {t.env}"
-        + (f", ours {interval(last_tenth(done[t]))} with {t.seeds} seeds" if t in done else "")
+        + (f", ours {interval(last_tenth(done[t]))} with {len(done[t]['sampled'])} seeds" if t in done else "")
         for t in AT_BENCHMARL
         if t not in [each[0] for each in found]
     ]
