@@ -67,6 +67,8 @@ class Task(NamedTuple):
     recipe: str
     steps: int  # of a member
     searched: dict[str, Searched]
+    fixed: tuple[str, ...] = ()  # what all searches have besides
+    tuned_steps: int = 0  # of the tuned recipe, if not as long as a member
 
 
 PPO = {"lr": Searched(1 / 30, 1e-5, 3e-2, 8), "ent_coef": Searched(10.0, 1e-3, 0.3, 4)}
@@ -87,6 +89,9 @@ TASKS = {
     "speaker_entropy": Task("masac", PEER_TASK, "masac_ff_vmas", 49_152, SAC),
     "speaker_discrete": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO),  # a long plateau
     "speaker_short": Task("mappo", PEER_TASK, "mappo_ff_vmas", 262_144, PPO),  # nobody has arrived yet
+    # No search is told that learning rates should fall; the goal is what the whole recipe comes to, which knows it.
+    "speaker_constant": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO, ("hypers.lr_end=1",)),
+    "speaker_constant_long": Task("mappo", PEER_TASK, "mappo_ff_vmas", 524_288, PPO, ("hypers.lr_end=1",), 1_000_000),
 }
 EVOLUTION = {  # settings beside the defaults
     "tournament": (
@@ -104,10 +109,16 @@ EVOLUTION = {  # settings beside the defaults
         "evolve.resample=0",
         "evolve.factors=[0.5,2.0]",
     ),
+    "midway": (  # the same from five eighths of a life on
+        "evolve.burn_in=10",
+        "evolve.exploit=0.4",
+        "evolve.resample=0",
+        "evolve.factors=[0.5,2.0]",
+    ),
     "alone": ("evolve.burn_in=16",),  # its members with the same first weights, values and luck, never selected
 }
-SCHEMES = {"patient": "pbt", "keen": "pbt", "alone": "pbt"}  # where a method is not named as its scheme
-METHODS = ("tuned", "grid", "random", *EVOLUTION)
+SCHEMES = dict.fromkeys(("patient", "keen", "midway", "alone"), "pbt")  # where a method is not named as its scheme
+METHODS = ("tuned", "grid", "random", "falling", *EVOLUTION)  # falling: random search without what a task has fixed
 COLOURS = {name: f"C{number}" for number, name in enumerate(METHODS)}  # the same in every panel
 
 
@@ -132,13 +143,15 @@ SEARCH_TEXT = f"""\
 Written by `python scripts/evolution.py`, whose docstring says how. In `tournament` all members begin with the bad
 values, in `pbt` all but one with draws from the ranges, as it ships. `patient` is `pbt` with `evolve.burn_in=12` of 16
 rounds; `keen` besides replaces 45 % of the members at each selection and doubles or halves their values
-(`evolve.exploit=0.45 evolve.factors=[0.5,2.0] evolve.resample=0`). `alone` are the very members of these two,
-from the same draws, weights and luck, of whom nobody is ever replaced: a random search that differs from them by
-selection alone. A search hands over its best evaluated policy; *handed over* is what that policy returns in
+(`evolve.exploit=0.45 evolve.factors=[0.5,2.0] evolve.resample=0`); `midway` does so with 40 % from `evolve.burn_in=10`
+on. `alone` are the very members of these three, from the same draws, weights and luck, of whom nobody is ever replaced:
+a random search that differs from them by selection alone. Where all searches have something fixed, `falling` is random
+search without it. A search hands over its best evaluated policy; *handed over* is what that policy returns in
 {10 * Size.episodes} fresh greedy episodes,
 *first evaluated* when the median search's best evaluation ({Size.episodes} episodes, the best of all runs, so too good)
-passed the tuned recipe's median. `tuned` is single runs of the shipped recipe, cut to the same length. All runs of a
-search have first weights and luck of their own and are evaluated on the same episodes. Returns are per agent.
+passed the tuned recipe's median. `tuned` is single runs of the shipped recipe, cut to the same length unless the table
+has another. All runs of a search have first weights and luck of their own and are evaluated on the same episodes.
+Returns are per agent.
 """
 PEER_TEXT = """\
 `simple_speaker_listener` with continuous actions, populations of 4, generations of 10,000 environment steps of each
@@ -182,8 +195,9 @@ def intervals(task: Task) -> dict[str, str]:
 
 def trainings(method: str, task: Task, size: Size) -> list[list[str]]:
     """The command lines of a method, without their folders."""
-    steps = f"total_steps={task.steps // size.shorter}"
-    common = [task.algorithm, f"env={task.env}", steps, f"evaluation.episodes={size.episodes}"]
+    life = (task.tuned_steps if method == "tuned" else 0) or task.steps
+    common = [task.algorithm, f"env={task.env}", f"total_steps={life // size.shorter}"]
+    common += [f"evaluation.episodes={size.episodes}", *(() if method in ("tuned", "falling") else task.fixed)]
     plain = [*common, f"chunks={size.rounds}"]
     if method == "tuned":
         return [[*plain, f"seeds={size.seeds}", f"seed={size.seed}"]]
@@ -193,7 +207,7 @@ def trainings(method: str, task: Task, size: Size) -> list[list[str]]:
         points = [f"sweep.{name}=[{','.join(f'{v:g}' for v in each)}]" for name, each in values.items()]
         return [[*plain, "seeds=1", f"seed={size.seed}", *own, *points]]
     ranges = intervals(task)
-    if method == "random":
+    if method in ("random", "falling"):
         draws = ["sweep.mode=random", f"sweep.num={size.population}", *(f"sweep.{n}={r}" for n, r in ranges.items())]
         numbers = range(size.seed, size.seed + size.populations)
         return [[*plain, "seeds=1", f"seed={i}", f"sweep.seed={i}", *own, *draws] for i in numbers]
@@ -309,17 +323,19 @@ def at_level(record: dict[str, Any], level: float) -> str:
 
 
 def lives(methods: dict[str, Any]) -> str:
-    """How long a run is, for a reader; a task's steps are rounded up to whole rounds."""
-    return f"lives of {next(iter(methods.values()))['steps'][-1] / 1e3:.0f}k steps"
+    """How long a run of a search is, for a reader; a task's steps are rounded up to whole rounds."""
+    record = next((one for name, one in methods.items() if name != "tuned"), methods.get("tuned"))
+    return f"lives of {record['steps'][-1] / 1e3:.0f}k steps"
 
 
 def search_table(task: Task, methods: dict[str, Any], seed: int = 0) -> list[str]:
     """What each method handed over, and how soon; seeds are ``seed`` and up."""
     goal = float(np.median(methods["tuned"]["absolute"])) if "tuned" in methods else np.nan
     ranges = [f"{name} in {one.low:g} .. {one.high:g}" for name, one in task.searched.items()]
+    fixed = f", all but `falling` with `{' '.join(task.fixed)}`" if task.fixed else ""
     lines = [
         f"### `{task.algorithm}` on `{task.env}`, {lives(methods)}{f', seeds from {seed}' if seed else ''}\n",
-        f"From {start(task)}; all searches have {', '.join(ranges)}, logarithmic.\n",
+        f"From {start(task)}; all searches have {', '.join(ranges)}, logarithmic{fixed}.\n",
         "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
         f"| {' | '.join(f'{name}, median' for name in task.searched)} "
         "| tuned return first evaluated after | CPU time |",
@@ -360,7 +376,7 @@ def verdicts(task: Task, records: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(
             f"- `{name}` against random search: {medians[0]} and {medians[1]}; rank test, one-sided: p = {chance:.2g}."
         )
-    for name in ("patient", "keen"):
+    for name in ("patient", "keen", "midway"):
         gains = sorted(np.subtract(all_of(name, "alone"), all_of("alone", name)))
         if gains:
             shown = ", ".join(f"{gain:+.2f}" for gain in gains)
@@ -506,7 +522,7 @@ def main() -> None:
     only = options.only.split(",") if options.only else METHODS if options.quick else names
     tasks = options.tasks.split(",") if options.tasks else [*TASKS][: 1 if options.quick else None]
     for name, method in product(tasks, METHODS):
-        if method in only:
+        if method in only and (method != "falling" or TASKS[name].fixed):
             record = search(method, TASKS[name], size, folder / name)
             path = results / f"evolution_{name}{series}.json"
             path.write_text(json.dumps(ordered(load(results, path.name) | {method: record})) + "\n")

@@ -33,7 +33,12 @@ def test_every_search_has_the_same_environment_steps_and_ranges(script):
     size = script.Size()
     for task in script.TASKS.values():
         lines = {method: script.trainings(method, task, size) for method in script.METHODS}
+        recipe = lines.pop("tuned")
         assert {value(words, "total_steps") for each in lines.values() for words in each} == {str(task.steps)}
+        assert [value(words, "total_steps") for words in recipe] == [str(task.tuned_steps or task.steps)]
+        for method, each in lines.items():  # the recipe stays as it ships; all searches have what is fixed
+            assert all((word in words) == (method != "falling") for word in task.fixed for words in each)
+            assert not {*task.fixed} & {*recipe[0]}
         assert len(lines["random"]) == size.populations
         assert len({value(words, "sweep.seed") for words in lines["random"]}) == size.populations
         assert value(lines["random"][0], "sweep.num") == "32"
@@ -54,11 +59,16 @@ def test_every_search_has_the_same_environment_steps_and_ranges(script):
 
 def test_patient_and_alone_differ_by_selection_alone(script):
     size, task = script.Size(), script.TASKS["speaker_short"]
-    (patient,), (keen,), (alone,) = (script.trainings(name, task, size) for name in ("patient", "keen", "alone"))
+    (patient,), (keen,), (midway,), (alone,) = (
+        script.trainings(name, task, size) for name in ("patient", "keen", "midway", "alone")
+    )
     assert [word for word in patient if word not in alone] == ["evolve.burn_in=12"]
     assert [word for word in keen if word not in alone] == list(script.EVOLUTION["keen"])
+    assert [word for word in midway if word not in alone] == list(script.EVOLUTION["midway"])
     assert [word for word in alone if word not in patient] == [f"evolve.burn_in={size.rounds}"]
-    assert value(patient, "evolve") == value(keen, "evolve") == value(alone, "evolve") == "pbt"
+    assert (
+        value(patient, "evolve") == value(keen, "evolve") == value(midway, "evolve") == value(alone, "evolve") == "pbt"
+    )
 
 
 def test_all_seeds_of_a_task_are_judged_together(script, tmp_path):
