@@ -153,6 +153,11 @@ passed the tuned recipe's median. `tuned` is single runs of the shipped recipe, 
 has another. All runs of a search have first weights and luck of their own and are evaluated on the same episodes.
 Returns are per agent.
 """
+SUMMARY_TEXT = """\
+Every evolution beside random search with the same environment steps and beside the tuned recipe's single runs, one
+series of five populations after the other; p is a one-sided rank test of all populations against all random searches.
+With * no search has falling learning rates (`hypers.lr_end=1`); the recipe has.
+"""
 PEER_TEXT = """\
 `simple_speaker_listener` with continuous actions, populations of 4, generations of 10,000 environment steps of each
 member. AgileRL (`scripts/reference_agilerl.py`): its `train_multi_agent_off_policy` at its tutorial's settings;
@@ -322,10 +327,10 @@ def at_level(record: dict[str, Any], level: float) -> str:
     return f"{record['steps'][passed[0]] * record['members'] / 1e6:.2f}M" if len(passed) else "never"
 
 
-def lives(methods: dict[str, Any]) -> str:
+def lives(task: Task, methods: dict[str, Any]) -> str:
     """How long a run of a search is, for a reader; a task's steps are rounded up to whole rounds."""
     record = next((one for name, one in methods.items() if name != "tuned"), methods.get("tuned"))
-    return f"lives of {record['steps'][-1] / 1e3:.0f}k steps"
+    return f"lives of {record['steps'][-1] / 1e3:.0f}k steps{' *' if task.fixed else ''}"
 
 
 def search_table(task: Task, methods: dict[str, Any], seed: int = 0) -> list[str]:
@@ -334,7 +339,7 @@ def search_table(task: Task, methods: dict[str, Any], seed: int = 0) -> list[str
     ranges = [f"{name} in {one.low:g} .. {one.high:g}" for name, one in task.searched.items()]
     fixed = f", all but `falling` with `{' '.join(task.fixed)}`" if task.fixed else ""
     lines = [
-        f"### `{task.algorithm}` on `{task.env}`, {lives(methods)}{f', seeds from {seed}' if seed else ''}\n",
+        f"### `{task.algorithm}` on `{task.env}`, {lives(task, methods)}{f', seeds from {seed}' if seed else ''}\n",
         f"From {start(task)}; all searches have {', '.join(ranges)}, logarithmic{fixed}.\n",
         "| method | searches x runs x steps | steps of a search | return handed over: median (all) "
         f"| {' | '.join(f'{name}, median' for name in task.searched)} "
@@ -360,40 +365,67 @@ def search_table(task: Task, methods: dict[str, Any], seed: int = 0) -> list[str
     return [*lines, ""]
 
 
-def verdicts(task: Task, records: Sequence[dict[str, Any]]) -> list[str]:
-    """Evolution against random search over all seeds of a task: as groups, and population by population."""
+def series_of(name: str, results: Path) -> dict[int, dict[str, Any]]:
+    """What is recorded of a task, by the first seed of each series."""
+    series = {0: load(results, f"evolution_{name}.json")}
+    for path in results.glob(f"evolution_{name}_seed*.json"):
+        series[int(path.stem.rpartition("seed")[2])] = load(results, path.name)
+    return {seed: methods for seed, methods in sorted(series.items()) if methods}
 
-    def all_of(name: str, beside: str) -> list[float]:
-        return [one for methods in records if beside in methods for one in methods.get(name, {}).get("absolute", [])]
 
-    lines = []
-    for name in EVOLUTION:
-        evolved, drawn = all_of(name, "random"), all_of("random", name)
-        if name == "alone" or not evolved or not drawn:
+def handed_over(records: Sequence[dict[str, Any]], name: str, *beside: str) -> list[list[float]]:
+    """What ``name`` handed over, series by series; of those alone that have all of ``beside`` too."""
+    return [one[name]["absolute"] for one in records if {name, *beside} <= {*one}]
+
+
+def summary(results: Path) -> list[str]:
+    """A row for every evolution beside random search and the recipe: who is above whom, series by series."""
+    lines = [
+        "| | `evolve` | median of each series | random search | tuned | above random search | above tuned | p |",
+        f"|{'---|' * 8}",
+    ]
+    for task, name in product(TASKS, EVOLUTION):
+        records = list(series_of(task, results).values())
+        needed = (name, "random", "tuned")
+        evolved, drawn, recipe = (handed_over(records, one, *needed) for one in needed)
+        if name == "alone" or not evolved:
             continue
-        chance = stats.mannwhitneyu(evolved, drawn, alternative="greater").pvalue
-        medians = [f"{np.median(values):.2f} (median of {len(values)})" for values in (evolved, drawn)]
-        lines.append(
-            f"- `{name}` against random search: {medians[0]} and {medians[1]}; rank test, one-sided: p = {chance:.2g}."
-        )
+        medians = [[float(np.median(values)) for values in each] for each in (evolved, drawn, recipe)]
+        chance = stats.mannwhitneyu(np.concatenate(evolved), np.concatenate(drawn), alternative="greater").pvalue
+        life = lives(TASKS[task], next(one for one in records if name in one))
+        cells = [
+            f"{TASKS[task].algorithm}, {TASKS[task].env.partition('/')[2]}, {life}",
+            f"`{name}`",
+            *(", ".join(f"{value:.2f}" for value in each) for each in medians),
+            *(f"{np.greater(medians[0], each).sum()} of {len(each)}" for each in medians[1:]),
+            f"{chance:.2g}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def gains(task: Task, records: Sequence[dict[str, Any]]) -> list[str]:
+    """Selection by itself: populations less the very same members left alone."""
+    lines = []
     for name in ("patient", "keen", "midway"):
-        gains = sorted(np.subtract(all_of(name, "alone"), all_of("alone", name)))
-        if gains:
-            shown = ", ".join(f"{gain:+.2f}" for gain in gains)
-            chance = stats.wilcoxon(gains, alternative="greater").pvalue if np.any(gains) else 1.0
+        pairs = [
+            np.subtract(*both)
+            for both in zip(handed_over(records, name, "alone"), handed_over(records, "alone", name), strict=True)
+        ]
+        if pairs:
+            each = sorted(np.concatenate(pairs))
+            shown = ", ".join(f"{gain:+.2f}" for gain in each)
+            chance = stats.wilcoxon(each, alternative="greater").pvalue if np.any(each) else 1.0
             lines.append(f"- `{name}` less `alone`, population by population: {shown};")
             lines.append(f"  signed-rank test, one-sided: p = {chance:.2g}.")
     return [f"All seeds of `{task.algorithm}` in these lives:\n", *lines, ""] if lines else []
 
 
 def task_lines(name: str, results: Path) -> list[str]:
-    """All that is recorded of a task: a table for each series of seeds, and what they say together."""
-    series = {0: load(results, f"evolution_{name}.json")}
-    for path in results.glob(f"evolution_{name}_seed*.json"):
-        series[int(path.stem.rpartition("seed")[2])] = load(results, path.name)
-    series = {seed: methods for seed, methods in sorted(series.items()) if methods}
+    """All that is recorded of a task: a table for each series of seeds, and what selection did in all of them."""
+    series = series_of(name, results)
     tables = [line for seed, methods in series.items() for line in search_table(TASKS[name], methods, seed)]
-    return tables + verdicts(TASKS[name], list(series.values()))
+    return tables + gains(TASKS[name], list(series.values()))
 
 
 def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -454,7 +486,7 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
         axis.set_xlabel("environment steps of all members, millions")
         if panel in records:
             task = TASKS[panel]
-            life = f"{lives(records[panel])} from {start(task)}"
+            life = f"{lives(task, records[panel])} from {start(task)}"
             axis.set_title(f"{task.algorithm.upper()}, {task.env}\n{life}", fontsize=10)
             axis.set_ylabel("best greedy evaluation of the runs")
             for name, record in records[panel].items():
@@ -539,6 +571,9 @@ def main() -> None:
     lines = [
         "## Measured\n",
         SEARCH_TEXT,
+        "### All series of seeds\n",
+        SUMMARY_TEXT,
+        *summary(results),
         *(line for name in records for line in task_lines(name, results)),
     ]
     lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs), "![curves](images/evolution.png)"]
