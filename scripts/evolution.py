@@ -158,6 +158,10 @@ Every evolution beside random search with the same environment steps and beside 
 series of five populations after the other; p is a one-sided rank test of all populations against all random searches.
 With * no search has falling learning rates (`hypers.lr_end=1`); the recipe has.
 """
+CURVES_TEXT = """\
+The best evaluation of a search's runs: the median of all searches of all series, and as a band the half of them around
+it; in brackets how many there are.
+"""
 PEER_TEXT = """\
 `simple_speaker_listener` with continuous actions, populations of 4, generations of 10,000 environment steps of each
 member. AgileRL (`scripts/reference_agilerl.py`): its `train_multi_agent_off_policy` at its tutorial's settings;
@@ -421,6 +425,13 @@ def gains(task: Task, records: Sequence[dict[str, Any]]) -> list[str]:
     return [f"All seeds of `{task.algorithm}` in these lives:\n", *lines, ""] if lines else []
 
 
+def pooled(name: str, results: Path) -> dict[str, Any]:
+    """The records of a task's methods, all series as one."""
+    series = series_of(name, results).values()
+    methods = {method: [one[method] for one in series if method in one] for method in METHODS}
+    return {method: {"members": each[0]["members"]} | merged(each) for method, each in methods.items() if each}
+
+
 def task_lines(name: str, results: Path) -> list[str]:
     """All that is recorded of a task: a table for each series of seeds, and what selection did in all of them."""
     series = series_of(name, results)
@@ -492,7 +503,12 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
             for name, record in records[panel].items():
                 if name == "tuned":
                     level = np.median(record["absolute"])
-                    axis.axhline(level, color="black", linestyle=":", label="tuned recipe, one run's end")
+                    axis.axhline(
+                        level,
+                        color="black",
+                        linestyle=":",
+                        label=f"tuned recipe, one run's end ({len(record['absolute'])})",
+                    )
                     continue
                 _draw(axis, np.array(record["steps"]) * record["members"], record["best"], name, COLOURS[name])
         else:
@@ -512,10 +528,11 @@ def picture(records: dict[str, dict[str, Any]], ours: dict[str, Any], theirs: di
 
 
 def _draw(axis: Any, steps: np.ndarray, curves: Sequence[Sequence[float]], label: str, colour: str) -> None:
-    """The median as a line, all searches as a band."""
+    """The median of all searches as a line, the half of them around it as a band."""
     values = np.array(curves)
     axis.plot(steps / 1e6, np.median(values, axis=0), color=colour, label=f"{label} ({len(values)})")
-    axis.fill_between(steps / 1e6, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    low, high = np.quantile(values, [0.25, 0.75], axis=0)
+    axis.fill_between(steps / 1e6, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def page(text: str, lines: Sequence[str]) -> str:
@@ -563,8 +580,7 @@ def main() -> None:
             ours = load(results, "evolution_peer.json")
             ours.setdefault(algorithm, {})[setting] = against(algorithm, setting, size, folder / "peer")
             (results / "evolution_peer.json").write_text(json.dumps(ours) + "\n")
-    records = {name: load(results, f"evolution_{name}.json") for name in TASKS}
-    records = {name: methods for name, methods in records.items() if methods}
+    records = {name: methods for name in TASKS if (methods := pooled(name, results))}
     theirs = {name: load(ROOT / "docs" / "results", f"agilerl_{name}.json") for name in PEERS}
     theirs = {name: record for name, record in theirs.items() if record}
     ours = load(results, "evolution_peer.json")
@@ -576,7 +592,8 @@ def main() -> None:
         *summary(results),
         *(line for name in records for line in task_lines(name, results)),
     ]
-    lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs), "![curves](images/evolution.png)"]
+    lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs)]
+    lines += ["### Curves\n", CURVES_TEXT, "![curves](images/evolution.png)"]
     picture(records, ours, theirs, docs / "images" / "evolution.png")
     path = docs / "evolution.md"
     path.write_text(page(path.read_text() if path.exists() else "", lines))

@@ -92,6 +92,15 @@ def test_all_seeds_of_a_task_are_judged_together(script, tmp_path):
     assert text.index("### `mappo`") < text.index(", seeds from 3\n") < text.index(", seeds from 20\n")
     assert "`patient` less `alone`, population by population: -1.00, +0.00, +0.50, +0.50, +3.00, +5.00" in text
     assert "`keen` less `alone`, population by population: +0.00, +0.50" in text
+    pooled = script.pooled("speaker_short", tmp_path)
+    assert pooled["patient"]["absolute"] == [-1.0, -3.0, -2.5, -2.0, -1.0, -2.0]
+    assert {name: len(one["best"]) for name, one in pooled.items()} == {
+        "tuned": 6,
+        "random": 4,
+        "patient": 6,
+        "keen": 2,
+        "alone": 6,
+    }
     # The series from 20 has no random search.
     (row,) = [line for line in script.summary(tmp_path) if line.startswith("| mappo")]
     assert [cell.strip() for cell in row.split("|")[2:-1]] == [
