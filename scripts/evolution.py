@@ -85,6 +85,7 @@ SAC = {
 PEER_TASK = "mpe/simple_speaker_listener"
 TASKS = {
     "spread": Task("ippo", "mpe/simple_spread", "ippo_ff_mpe", 196_608, PPO),
+    "spread_long": Task("ippo", "mpe/simple_spread", "ippo_ff_mpe", 1_000_000, PPO),  # as long as the recipe ships
     "speaker": Task("maddpg", PEER_TASK, "maddpg_ff_mpe", 98_304, DDPG),
     "speaker_entropy": Task("masac", PEER_TASK, "masac_ff_vmas", 49_152, SAC),
     "speaker_discrete": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO),  # a long plateau

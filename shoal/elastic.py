@@ -14,6 +14,7 @@ numbers of fresh weights are the same in both.
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -96,13 +97,14 @@ def mutate_architecture(key: chex.PRNGKey, params: Any, settings: Settings = DEF
         nodes=jax.random.choice(nodes_key, jnp.array(settings.nodes)),
     )
 
-    def mutate(node: Any) -> Any:
+    def mutate(path: tuple[Any, ...], node: Any) -> Any:
         if not _is_network(node):
             return node
         before = _shape(node)
-        return _reshaped(fresh_key, node, before, _mutated(draw, before, settings, node[TORSO][LIVING].shape[-1]))
+        own_key = jax.random.fold_in(fresh_key, zlib.crc32(_name(path[-1]).encode()) if path else 0)
+        return _reshaped(own_key, node, before, _mutated(draw, before, settings, node[TORSO][LIVING].shape[-1]))
 
-    return jax.tree.map(mutate, params, is_leaf=_is_network)
+    return jax.tree_util.tree_map_with_path(mutate, params, is_leaf=_is_network)
 
 
 def mutate_activation(key: chex.PRNGKey, params: Any) -> Any:

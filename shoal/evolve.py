@@ -175,7 +175,8 @@ def by_frequencies(key: chex.PRNGKey, population: Population, fitness: chex.Arra
     subs, count = len(frequencies), len(fitness) // len(frequencies)
     losers_key, source_key = jax.random.split(key)
     fit = fitness.reshape(subs, count)
-    number, migrants = share_of(scheme.winners, count), share_of(scheme.migrants, count)
+    number = share_of(scheme.winners, count)
+    migrants = min(share_of(scheme.migrants, count), count - number - 1)  # the best of a sub-population stays
     keys = jax.random.split(losers_key, subs)
     parent, replaced = jax.vmap(lambda k, f: replace_losers(k, f, number))(keys, fit)
     first = jnp.arange(subs)[:, None] * count  # [F, 1], where a sub-population begins
@@ -249,7 +250,7 @@ def mutate_hypers(
         value = getattr(hypers, name)
         drawn = low * (high / low) ** place[:, index] if log else low + (high - low) * place[:, index]
         drawn = jnp.clip(drawn, low, high)
-        moved = jnp.clip(value * factor[:, index], low, high)
+        moved = jnp.where(value == 0, drawn, jnp.clip(value * factor[:, index], low, high))  # no factor leads out of 0
         explored = jnp.where(anew[:, index], drawn, moved)
         new = jnp.where((kind == Kind.HYPER) & (one == index), moved, value)
         new = jnp.where(kind == Kind.EXPLORE, explored, new)

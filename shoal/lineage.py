@@ -108,7 +108,7 @@ def best_of_populations(entries: Sequence[dict[str, Any]], members: int) -> list
     reduced = []
     for entry in entries:
         returns = np.asarray(entry["metrics"]["episode_return"], float).mean(axis=-1)
-        returns = np.where(np.isfinite(returns), returns, -np.inf)
+        returns = np.where(np.isfinite(returns) & ~np.isin(entry["runs"], entry.get("diverged", [])), returns, -np.inf)
         if "absolute" in entry:
             returns = np.array([best.get(run, -np.inf) for run in entry["runs"]])
         else:
@@ -133,13 +133,19 @@ def curves(entries: Sequence[dict[str, Any]], members: int) -> tuple[np.ndarray,
     for entry in entries:
         values = np.asarray(entry["metrics"]["episode_return"], float).mean(axis=-1)
         returns[entry["runs"], steps.index(entry["env_steps"])] = values
+        returns[entry.get("diverged", []), steps.index(entry["env_steps"])] = np.nan
     returns[~np.isfinite(returns)] = np.nan
     return np.array(steps), returns.reshape(-1, members, len(steps))
 
 
+def _whole(returns: np.ndarray) -> np.ndarray:
+    """Which populations had somebody to evaluate at every step, ``[S]``."""
+    return np.isfinite(returns).any(axis=1).all(axis=-1)
+
+
 def _reduced(returns: np.ndarray) -> dict[str, np.ndarray]:
-    """The best and the mean of each population that has been evaluated at every step, ``[S, C]``."""
-    whole = returns[np.isfinite(returns).any(axis=1).all(axis=-1)]
+    """The best and the mean of each population that is whole, ``[S, C]``."""
+    whole = returns[_whole(returns)]
     return {"best of a population": np.nanmax(whole, axis=1), "its mean": np.nanmean(whole, axis=1)}
 
 
@@ -161,7 +167,8 @@ def draw_curves(path: Path, entries: Sequence[dict[str, Any]], members: int, tit
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
     note = f"IQM over {len(returns)} populations of {members} members, 95 % bootstrap interval; thin: each population"
     axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
     _save(figure_, path)
@@ -170,23 +177,26 @@ def draw_curves(path: Path, entries: Sequence[dict[str, Any]], members: int, tit
 def closing_table(entries: Sequence[dict[str, Any]], members: int) -> list[list[str]]:
     """Rows of ``what, populations, first, last (95 % interval), best population, absolute``, under a header."""
     _, returns = curves(entries, members)
+    whole = _whole(returns)
+    lost = f" ({(~whole).sum()} diverged)" if not whole.all() else ""
     absolute = [
         np.mean(values)
         for entry in best_of_populations(entries, members)
         if "absolute" in entry
-        for values in entry["metrics"]["episode_return"]
+        for population, values in zip(entry["runs"], entry["metrics"]["episode_return"], strict=True)
+        if whole[population]
     ]
     table = [["", "populations", "first", "last", "95 %", "best", "absolute"]]
     for name, values in _reduced(returns).items():
         if not len(values):
-            table.append([name, f"{len(returns)}", *["-"] * 5])
+            table.append([name, f"{len(returns)} of {members}{lost}", *["-"] * 5])
             continue
         low, high = bootstrap(values[:, -1])
         score = f"{iqm(np.array(absolute)):.2f}" if absolute and name.startswith("best") else "-"
         table.append(
             [
                 name,
-                f"{len(returns)} of {members}",
+                f"{len(returns)} of {members}{lost}",
                 f"{iqm(values[:, 0]):.2f}",
                 f"{iqm(values[:, -1]):.2f}",
                 f"{low:.2f} .. {high:.2f}",
@@ -226,7 +236,8 @@ def draw(path: Path, table: pd.DataFrame, title: str) -> None:
         if index + 1 == len(names):
             axes.set_xlabel("round")
     _draw_tree(figure_.add_subplot(grid[:, 1]), own, line, shades, bounded)
-    figure_.suptitle(f"{title}: population {first['population']}, in which member {first['member']} won", fontsize=11)
+    who = f"in which member {first['member']} won" if np.isfinite(first["fitness"]) else "in which nobody was left"
+    figure_.suptitle(f"{title}: population {first['population']}, {who}", fontsize=11)
     bar = figure_.colorbar(plt.cm.ScalarMappable(shades, "viridis"), ax=figure_.axes, shrink=0.6, pad=0.01)
     bar.set_label("fitness")
     for axes in figure_.axes[:-1]:
@@ -316,13 +327,18 @@ def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, An
     table = read(folder)
     if len(table):
         draw(folder / PICTURE, table, f"{algorithm} on {env}")
-        write_winner(folder / WINNER, config, winner(table))
+        if np.isfinite(winner(table)["fitness"]):
+            write_winner(folder / WINNER, config, winner(table))
+        else:
+            (folder / WINNER).unlink(missing_ok=True)  # of a shorter training
 
 
 def said(folder: Path) -> str:
     """One line about the winner."""
     table = read(folder)
     row = winner(table)
+    if not np.isfinite(row["fitness"]):
+        return "no winner: all members have diverged, or play without a finite return, in the last round"
     shown = {name: f"{row[name]:.4g}" if isinstance(row[name], float) else row[name] for name in evolved(table)}
     values = " ".join(f"{name}={value}" for name, value in shown.items())
     return (

@@ -54,6 +54,7 @@ from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
 from shoal.callbacks import Hooks
 from shoal.config import SHARES, build, check_settings, complete
 from shoal.evaluate import ABSOLUTE, evaluate
+from shoal.evolve import Kind
 from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
 from shoal.records import SWEEP_FIELDS, Records, write_atomically
@@ -286,6 +287,9 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
         member=np.tile(np.arange(members), len(seeds)),
     )
     updates, rounds = chunk_of_rounds(algorithm.num_updates, rules.scheme.rounds, cfg)
+    total = math.ceil(algorithm.num_updates / updates) * rounds
+    if rules.scheme.every >= total > 1:
+        raise UserError(f"evolve.every={rules.scheme.every}: nobody would be selected in {total} rounds")
     sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=algorithm.env.host)
     plan = Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
     if cfg.runs_per_batch == "auto":
@@ -394,6 +398,10 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
         before = OmegaConf.select(saved, key)
         if key == "runs_per_batch" and value == "auto":
             continue  # the batches stay as they were chosen
+        if key == "evolve":  # the scheme; words of their own change its settings
+            value, before = value.scheme, before.scheme
+            if value == before:
+                continue
         if value != before and key.split(".")[0] not in FREE_TO_CHANGE:
             raise UserError(f"{word}: a resumed training cannot change this (it was {before}); start a new one instead")
         OmegaConf.update(saved, key, value)
@@ -707,9 +715,12 @@ def train_batch(
             rows, evaluation = write_round(plan, batch, number, metrics, episodes, shown, records, hooks)
             logger.log(rows, env_steps)
             diverged = hosts.fetch(shown.diverged)
-            newly, known_diverged = diverged[: len(runs)] & ~known_diverged[: len(runs)], diverged
+            known = known_diverged[: len(runs)]
+            if isinstance(shown, generations.Round):
+                known = known & (hosts.fetch(shown.kind)[: len(runs)] == Kind.KEPT)  # others have begun anew
+            newly, known_diverged = diverged[: len(runs)] & ~known, diverged
             if newly.any():
-                names = ", ".join(str(run) for run in runs[newly])
+                names = ", ".join(map(str, runs[newly][:8])) + (f", ... ({newly.sum()})" if newly.sum() > 8 else "")
                 fate = "frozen, the others go on" if plan.rules is None else "selection will replace it"
                 display.line(f"warning: run {names} diverged (NaN) before step {human(env_steps)}; {fate}")
         returns = np.array([row["evaluation/episode_return"] for row in rows])
@@ -787,7 +798,10 @@ def chunk_records(
         if isinstance(state, generations.Round):
             row |= {f"hypers/{name}": values[position] for name, values in state.hypers.items()}
         rows.append(row)
-    return rows, evaluation_entry(batch, runs, env_steps, episodes)
+    entry = evaluation_entry(batch, runs, env_steps, episodes)
+    if isinstance(state, generations.Round) and diverged[: len(runs)].any():
+        entry["diverged"] = runs[diverged[: len(runs)]].tolist()  # what these play counts for nothing
+    return rows, entry
 
 
 def evaluation_entry(batch: int, runs: np.ndarray, env_steps: int, episodes: Metrics) -> dict[str, Any]:

@@ -185,12 +185,14 @@ def make_rules(
         raise UserError("evolve.factors=[]: needs a factor at least")
     if min(factors) <= 0:
         raise UserError(f"evolve.factors={list(factors)}: each must be more than 0")
+    if isinstance(scheme, Tournament) and not scheme.architecture.nodes:
+        raise UserError("evolve.architecture.nodes=[]: needs a number of units at least")
     ranges = make_ranges(scheme.hypers, hypers, algorithm.evolving)
     weights: tuple[float, ...] = ()
     if isinstance(scheme, Tournament):
         weights = _weights(scheme.weights, elastic, mutable, bool(ranges))
     elif not ranges:
-        raise UserError(f"evolve.hypers={{}}: evolve={scheme.scheme} has no hyperparameter to change")
+        raise UserError(f"evolve={scheme.scheme}: no hyperparameter evolves; evolve.hypers={{lr: {{min: a, max: b}}}}")
     return Rules(scheme, ranges, algorithm, members, weights)
 
 
@@ -271,10 +273,15 @@ def _range(name: str, value: Any) -> Range:
 
 
 def first_values(rules: Rules, hypers: Hypers, seeds: Sequence[int]) -> Hypers:
-    """The hyperparameters that the populations start with, ``[S * M]``; a population's depend on its seed alone."""
+    """The hyperparameters that the populations start with, ``[S * M]``; a population's depend on its seed alone.
+
+    A recipe's value outside its range begins at the nearest end.
+    """
     members = rules.population
     names = [field.name for field in dataclasses.fields(hypers)]
     columns = {name: np.full((len(seeds), members), getattr(hypers, name), np.float32) for name in names}
+    for name, (low, high, _) in rules.ranges.items():
+        columns[name] = np.clip(columns[name], np.float32(low), np.float32(high))
     if rules.scheme.start == "random":
         for row, seed in enumerate(seeds):
             rng = np.random.default_rng([seed, members])

@@ -186,15 +186,18 @@ def test_mutations_respect_limits_for_ever():
 
 
 def test_mutations_keep_what_overlaps():
-    """Old weights stay, new units read and are read, a new layer is drawn; twins and policies are drawn apart."""
+    """Old weights stay, new units read and are read, new layers are drawn; twins, policies, networks are apart."""
     module, inputs = network(dataclasses.replace(SMALL, widths=(5, 6), layer_norm=True))
     init = jax.jit(jax.vmap(lambda key: networks.init_policies(module, key, 2, *inputs)))
     twins = init(jax.random.split(jax.random.PRNGKey(0)))
     mutate = jax.jit(partial(elastic.mutate_architecture, settings=FINE))
-    checked = set()
+    checked, apart = set(), 0
     for key in jax.random.split(jax.random.PRNGKey(1), 30):
-        after = mutate(key, twins)
-        jax.tree.map(np.testing.assert_array_equal, after, mutate(key, {"q": twins})["q"])  # wherever it stands
+        both = mutate(key, {"params": {"q": twins, "actor": twins}, "target": {"q": twins}})
+        after, other = both["params"]["q"], both["params"]["actor"]
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), after, both["target"]["q"])  # as its target
+        assert [*elastic.living(after).values()] == [*elastic.living(other).values()]
+        apart += any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (after, other)), strict=True))
         before_cut, after_cut = elastic.cut(twins), elastic.cut(after)
         (old,), (new,) = elastic.living(twins).values(), elastic.living(after).values()
         for layer in range(min(len(old.widths), len(new.widths))):
@@ -217,6 +220,7 @@ def test_mutations_keep_what_overlaps():
         assert (now != 0).all() and len(np.unique(now)) == now.size
         checked.add((len(new.widths) - len(old.widths), np.sign(sum(new.widths[:2]) - sum(old.widths))))
     assert checked >= {(1, 0), (-1, -1), (0, 1), (0, -1)}
+    assert apart > 10  # whenever something was drawn
 
 
 def test_activations_mutate():

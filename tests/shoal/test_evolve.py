@@ -15,7 +15,7 @@ from shoal.algorithm import Acting, Algorithm
 from shoal.config import hyper
 from shoal.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs
 from shoal.generations import select
-from shoal.schemes import Halving, MfPbt, Noise, Pbt, Range, Rules, Tournament, Weights, make_ranges, make_rules
+from shoal.schemes import Growth, Halving, MfPbt, Noise, Pbt, Range, Rules, Tournament, Weights, make_ranges, make_rules
 
 MEMBERS = 40
 KEYS = 300
@@ -324,6 +324,42 @@ def test_migrants_bring_their_hyperparameters_to_the_faster_only():
         np.testing.assert_array_equal(new.hypers.lr[came], np.asarray(hypers.lr)[donor][came])
 
 
+def test_migrants_come_from_every_other_sub_population():
+    scheme = MfPbt(frequencies=(1, 2, 3))
+    before = population(12).replace(generation=jnp.full(12, 5, jnp.int32))  # all have their turn
+    new = generations(scheme, np.tile(np.arange(4), 3), before=before)
+    came = new.kind == Kind.MIGRANT
+    assert (came.sum(axis=1) == 3).all()
+    for own in range(3):
+        source = new.parent[:, 4 * own : 4 * own + 4][came[:, 4 * own : 4 * own + 4]] // 4
+        first, second = np.unique_counts(source).counts  # one of the two others, drawn
+        assert own not in source and 0.4 < first / (first + second) < 0.6
+    alike = generations(scheme, np.ones(12), before=before)
+    assert not (alike.kind == Kind.MIGRANT).any()  # who is not better does not come
+
+
+def test_the_best_of_the_smallest_sub_population_stays():
+    scheme = MfPbt(winners=0.5, migrants=0.5)
+    for members in (4, 8):
+        before = population(members).replace(generation=jnp.full(members, 4, jnp.int32))
+        new = generations(scheme, np.arange(members), before=before)
+        half = members // 2
+        assert (new.kind[:, [half - 1, members - 1]] == Kind.KEPT).all()
+
+
+def test_a_value_of_zero_is_left_by_a_draw():
+    """No factor leads out of it."""
+    before = population()
+    before = before.replace(hypers=before.hypers.replace(ent_coef=jnp.zeros(MEMBERS)))
+    for scheme, weights in ((Pbt(resample=0.0, exploit=0.5), (1.0,) * 5), (Tournament(), (0.0, 0.0, 0.0, 0.0, 1.0))):
+        new = generations(scheme, np.arange(MEMBERS), before=before, weights=weights)
+        mine = (new.changed == 2) | (new.kind == Kind.EXPLORE)  # the third of RANGES
+        drawn = new.hypers.ent_coef[mine]
+        assert len(drawn) > 100 and (drawn > 0).all() and (drawn <= 0.1).all()
+        np.testing.assert_allclose(drawn.mean(), 0.05, rtol=0.1)
+        assert (new.hypers.ent_coef[~mine] == 0).all()
+
+
 def test_halving_ends_the_worst_at_their_rungs_and_hands_on_their_slots():
     scheme = Halving(rounds=20, reduction=3)
     assert rungs(scheme).tolist() == [1, 3, 9]
@@ -405,6 +441,8 @@ def test_ranges_around_the_recipe_s_values_and_as_they_are_said():
         (Pbt(hypers={"lr": {"min": 0.1, "max": 1, "log": 3}}), 8, "log=3: must be true or false"),
         (Pbt(hypers=3), 8, "evolve.hypers=3: must be names, or ranges"),
         (Pbt(factors=()), 8, "needs a factor"),
+        (Pbt(hypers={}), 8, "evolve=pbt: no hyperparameter evolves; evolve.hypers={lr: "),
+        (Tournament(architecture=Growth(nodes=())), 8, "evolve.architecture.nodes=[]: needs a number"),
         (Tournament(factors=(0.0, 1.2)), 8, "evolve.factors=[0.0, 1.2]: each must be more than 0"),
     ],
 )

@@ -308,6 +308,38 @@ def test_members_play_the_same_episodes_with_weights_and_luck_of_their_own():
     np.testing.assert_array_equal(state.evaluation_key[:, 1], [0] * 4 + [1] * 4)
 
 
+def test_selections_every_second_round():
+    """Before rounds 2 and 4, by the fitness of rounds 1 and 3; the slow half at the second selection alone."""
+    plan = plan_of(
+        ippo_ff_mpe, "evolve=mf_pbt", "evolve.every=2", "evolve.frequencies=[1,2]", "evolve.rounds=5", "total_steps=160"
+    )
+    start, train, (keys, hypers) = started(plan)
+
+    def one(run, values):  # a higher learning rate is fitter in odd rounds, and less fit in even ones
+        run, table, episodes = train(run, values)
+        sign = jnp.where(run.train.updates % 2 == 0, 1e6, -1e6)
+        return run, table, episodes | {"episode_return": episodes["episode_return"] + sign * values.lr}
+
+    @jax.jit
+    def program(keys, hypers):
+        return generations.train_rounds(start(keys, hypers), one, plan.rules, 4, 5)[1]
+
+    told = program(keys, jax.tree.map(jnp.asarray, hypers))
+    assert (told.kind[0] == Kind.START).all() and (told.kind[jnp.array([1, 3])] == Kind.KEPT).all()
+    for number, halves in ((2, (0,)), (4, (0, 1))):
+        for half in (0, 1):
+            own = slice(2 * half, 2 * half + 2)
+            kind, parent, lr = told.kind[number, own], told.parent[number, own], told.hypers["lr"][number - 1, own]
+            assert ((kind == Kind.EXPLORE).sum() == 1) == (half in halves)
+            if half in halves:
+                assert (parent == 2 * half + lr.argmax()).all()
+
+
+def test_who_would_never_select_is_told():
+    with pytest.raises(UserError, match="nobody would be selected in 2 rounds"):
+        plan_of(ippo_ff_mpe, "evolve=tournament", "evolve.every=2")
+
+
 @pytest.mark.parametrize("diverged", [True, False])
 def test_replay_of_a_lost_member_does_not_poison_its_heir(diverged):
     """MADDPG, where one member's slot is full of NaN: it is replaced, and learns on; its parameters may be finite."""
@@ -366,6 +398,26 @@ def test_a_population_that_has_diverged_learns_again():
     assert not told.diverged.any()
     assert runner.all_finite((after.train.params, after.train.target, after.train.obs_stats))
     assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (before.target, after.train.target)), strict=True))
+
+
+def test_whoever_diverges_counts_for_nothing(train, capsys):
+    """All do, round after round: each time it is said, and nobody wins."""
+    words = [
+        "evolve=pbt",
+        "evolve.hypers={lr: {min: 1e36, max: 1e38, log: true}}",
+        "hypers.lr=1e37",
+        "evolve.factors=[2]",
+    ]
+    folder = train(*EVOLUTION, *words)
+    said = capsys.readouterr()
+    table = shoal.load(folder).lineage
+    assert (table.fitness == -np.inf).all()
+    warnings = [line for line in said.err.splitlines() if "warning: run 0, 1, 2, 3, 4, 5, 6, 7 diverged" in line]
+    assert len(warnings) == table["round"].nunique() == 4
+    assert "(2 diverged)" in said.out and "no winner: all members have diverged" in said.out
+    assert not (folder / "winner.yaml").exists()
+    entries = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+    assert all(entry["diverged"] == [*range(8)] for entry in entries if "absolute" not in entry)
 
 
 def test_a_fresh_draw_begins_anew():
@@ -432,6 +484,10 @@ def test_settings_say_what_evolves():
     plan = plan_of(ippo_ff_mpe, "evolve=tournament", "evolve.start=random", "population=6", "seeds=2")
     assert len(plan.runs) == 12
     assert len(np.unique(plan.runs.hypers.lr)) == 11  # the first of each keeps the recipe's
+    for start in ("recipe", "random"):
+        words = [f"evolve.start={start}", "hypers.lr=3e-3", "evolve.hypers={lr: {min: 1e-6, max: 1e-5, log: true}}"]
+        lr = plan_of(ippo_ff_mpe, "evolve=pbt", *words).runs.hypers.lr
+        assert lr[0] == np.float32(1e-5) and (lr <= np.float32(1e-5)).all() and (lr >= np.float32(1e-6)).all()
     shares = plan_of(ippo_ff_mpe, "evolve=pbt", "algo.elastic_batches=true")
     assert {"batch_share", "epoch_share"} <= set(shares.rules.ranges)
 
@@ -493,6 +549,12 @@ def test_the_best_of_a_population_counts():
     assert first["metrics"]["episode_return"] == [[1.0, 3.0], [5.0, 5.0]]
     assert second["metrics"]["episode_return"][0] == [1.0, 1.0]
     assert last["metrics"]["episode_return"] == [[7.0], [2.0]]  # of those that were best before
+    entries = [entry([[1.0], [5.0], [2.0], [3.0]], diverged=[1]), entry([[1.0], [4.0], [2.0], [9.0]], diverged=[3])]
+    first, second = lineage.best_of_populations(entries, 2)
+    assert first["metrics"]["episode_return"] == [[1.0], [3.0]]
+    assert second["metrics"]["episode_return"] == [[4.0], [2.0]]
+    _, returns = lineage.curves([entries[0], entries[1] | {"env_steps": 20}], 2)
+    np.testing.assert_array_equal(returns, [[[1.0, 1.0], [np.nan, 4.0]], [[2.0, 2.0], [3.0, np.nan]]])
 
 
 def test_the_winner_s_networks_are_cut_to_what_lives():
