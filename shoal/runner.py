@@ -288,8 +288,8 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
     )
     updates, rounds = chunk_of_rounds(algorithm.num_updates, rules.scheme.rounds, cfg)
     total = math.ceil(algorithm.num_updates / updates) * rounds
-    if rules.scheme.every >= total > 1:
-        raise UserError(f"evolve.every={rules.scheme.every}: nobody would be selected in {total} rounds")
+    if rules.scheme.every >= total and hosts.leads():
+        print(f"warning: evolve.every={rules.scheme.every}: nobody is selected in {total} rounds", file=sys.stderr)
     sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=algorithm.env.host)
     plan = Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
     if cfg.runs_per_batch == "auto":
@@ -714,13 +714,9 @@ def train_batch(
             env_steps = (number + 1) * plan.steps_per_round
             rows, evaluation = write_round(plan, batch, number, metrics, episodes, shown, records, hooks)
             logger.log(rows, env_steps)
-            diverged = hosts.fetch(shown.diverged)
-            known = known_diverged[: len(runs)]
-            if isinstance(shown, generations.Round):
-                known = known & (hosts.fetch(shown.kind)[: len(runs)] == Kind.KEPT)  # others have begun anew
-            newly, known_diverged = diverged[: len(runs)] & ~known, diverged
-            if newly.any():
-                names = ", ".join(map(str, runs[newly][:8])) + (f", ... ({newly.sum()})" if newly.sum() > 8 else "")
+            newly, known_diverged = newly_diverged(shown, runs, known_diverged)
+            if len(newly):
+                names = ", ".join(map(str, newly[:8])) + (f", ... ({len(newly)})" if len(newly) > 8 else "")
                 fate = "frozen, the others go on" if plan.rules is None else "selection will replace it"
                 display.line(f"warning: run {names} diverged (NaN) before step {human(env_steps)}; {fate}")
         returns = np.array([row["evaluation/episode_return"] for row in rows])
@@ -746,6 +742,16 @@ def train_batch(
         if stopping:
             break
     return state
+
+
+def newly_diverged(
+    shown: RunState | generations.Round, runs: np.ndarray, known: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The runs that diverged since the ``known [R]`` ones did, and all that have now ``[R]``."""
+    diverged, fresh = hosts.fetch(shown.diverged), ~known
+    if isinstance(shown, generations.Round):
+        fresh = fresh | (hosts.fetch(shown.kind) != Kind.KEPT)  # who was selected or mutated has begun anew
+    return runs[(diverged & fresh)[: len(runs)]], diverged
 
 
 def rounds_of(plan: Plan, told: list[Any], state: Any) -> list[tuple[Table, Metrics, Any]]:
