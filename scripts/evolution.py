@@ -10,9 +10,9 @@
 *Search* (``TASKS``): an algorithm starts from learning rates thirty times too low and from ten times too much entropy,
 or a tenth of the exploration noise. Evolution may move them within ranges; grid and random search draw from the same
 ranges, with as many runs as a population has members, and each run is as long as a member's life: the same environment
-steps. ``tuned`` is the recipe that ships, cut to that length. A search hands over the policy with the best greedy
-evaluation; what counts is that policy's return in fresh greedy episodes (the absolute metric). Five populations, five
-random searches, one grid.
+steps. ``tuned`` is the recipe that ships, cut to that length (or to ``tuned_steps``). A search hands over the policy
+with the best greedy evaluation; what counts is that policy's return in fresh greedy episodes (the absolute metric).
+Five populations, five random searches, one grid.
 
 *Peer*: populations of four on simple_speaker_listener at as many environment steps, all members together, as AgileRL's
 record has (docs/results/agilerl_*.json, by scripts/reference_agilerl.py): from the recipe that ships and from AgileRL's
@@ -90,7 +90,7 @@ TASKS = {
     "speaker_entropy": Task("masac", PEER_TASK, "masac_ff_vmas", 49_152, SAC),
     "speaker_discrete": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO),  # a long plateau
     "speaker_short": Task("mappo", PEER_TASK, "mappo_ff_vmas", 262_144, PPO),  # nobody has arrived yet
-    # No search is told that learning rates should fall; the goal is what the whole recipe comes to, which knows it.
+    # No search is told that learning rates should fall, as the recipe knows; the long one is judged by all of it.
     "speaker_constant": Task("mappo", PEER_TASK, "mappo_ff_vmas", 393_216, PPO, ("hypers.lr_end=1",)),
     "speaker_constant_long": Task("mappo", PEER_TASK, "mappo_ff_vmas", 524_288, PPO, ("hypers.lr_end=1",), 1_000_000),
 }

@@ -7,8 +7,8 @@ input. The living units of a layer are its first ones, and so are the living lay
 
 Functions here take any tree that holds such networks (the ``params``, a target, a whole training state) with any
 leading axes, of policies or twin critics, which have one architecture. They are pure, and for one run: ``vmap`` or
-``lax.map`` them over the run axis. With one key they do the same to parameters and to their target: the random
-numbers of fresh weights are the same in both.
+``lax.map`` them over the run axis. With one key they do the same to all networks of the tree; the random numbers
+of fresh weights are the same in parameters and their target, which share the network's name.
 """
 
 from __future__ import annotations

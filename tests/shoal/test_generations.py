@@ -116,12 +116,15 @@ def stop(context) -> None:
         context.stop()
 
 
-def test_a_stopped_evolution_resumes_to_the_bit(folder, train):
+def test_a_stopped_evolution_resumes_to_the_bit(folder, train, capsys):
     stopped = train(*TOURNAMENT, callbacks=[stop])
     assert len(shoal.load(stopped).lineage) == 2 * 2 * 4
     with (stopped / "lineage.csv").open("a") as file:  # as a killed process may leave it
         file.write("0,0,192,2,0,0,elite,,1,1,")
-    train(f"resume={stopped}", small=False)
+    with pytest.raises(SystemExit):
+        train(f"resume={stopped}", "evolve=pbt", small=False)
+    assert "evolve=pbt: a resumed training cannot change this (it was tournament)" in capsys.readouterr().err
+    train(f"resume={stopped}", "evolve=tournament", small=False)  # its other settings stay as they were
     assert (stopped / "lineage.csv").read_bytes() == (folder / "lineage.csv").read_bytes()
     one, other = (load_file(place / policies.FILE) for place in (stopped, folder))
     for name in one:
