@@ -93,6 +93,35 @@ def test_auto_reset_keeps_the_true_successor():
     np.testing.assert_array_equal(steps.final_obs[0], steps.obs[0])  # inside an episode they are the same
 
 
+class Changing(Count):
+    """Each step has its own legal action, agent 1 dies at step 4, and the state is ten times the step."""
+
+    def _show(self, state, reward):
+        state, timestep = super()._show(state, reward)
+        mask = jnp.broadcast_to(jnp.arange(3) == state.step % 3, (2, 3))
+        alive = jnp.array([True, False]) | (state.step < 4)
+        return state, timestep.replace(state=jnp.full(4, 10.0 * state.step), action_mask=mask, alive=alive)
+
+
+def test_a_truncated_episode_keeps_its_own_mask_state_and_deaths():
+    """Step 4 is the last: its successor has action 1, state 40 and a dead agent; the next episode begins otherwise."""
+    _, steps = roll(AutoReset(TimeLimit(Changing(horizon=4)), 2, 8), 8)
+    assert steps.truncated[3].all()
+    np.testing.assert_array_equal(steps.final_action_mask[3, 0], [[False, True, False]] * 2)
+    np.testing.assert_array_equal(steps.action_mask[3, 0], [[True, False, False]] * 2)
+    np.testing.assert_array_equal(steps.final_state[3, 0], [40.0] * 4)
+    np.testing.assert_array_equal(steps.state[3, 0], [0.0] * 4)
+    np.testing.assert_array_equal(steps.final_alive[3, 0], [True, False])
+    np.testing.assert_array_equal(steps.alive[3, 0], [True, True])
+    final = jax.tree.map(lambda x: x[3], steps.final)
+    np.testing.assert_array_equal(final.obs[0, 0, 1], 4)
+    np.testing.assert_array_equal(final.state[0], [40.0] * 4)
+    np.testing.assert_array_equal(final.alive[0], [True, False])
+    assert not final.is_first.any()  # though the next episode's first observation is beside it
+    for name in ("action_mask", "state", "alive"):  # inside an episode the successor is what to act on
+        np.testing.assert_array_equal(getattr(steps, name)[1], getattr(steps, f"final_{name}")[1])
+
+
 @pytest.mark.parametrize(("horizon", "end", "rollout"), [(4, 1000, 8), (5, 1000, 8), (100, 8, 32), (1, 1, 8)])
 def test_every_episode_starts_from_a_state_of_its_own(horizon, end, rollout):
     vec = AutoReset(TimeLimit(Count(horizon, end)), 4, rollout)
