@@ -21,7 +21,7 @@ from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from envs.base import UserError
 from shoal.algorithm import make_train
 from shoal.models import Model
-from tests.baselines.toy import CENTRAL, MODULES, RECURRENT, finite, train
+from tests.baselines.toy import CENTRAL, MODULES, RECURRENT, finite, train, unmoved
 
 # The task that compiles fastest, and what reads its observations.
 TASKS = {
@@ -74,6 +74,7 @@ def test_two_updates_are_finite(name, task):
     assert (metrics["episodes"] > 0).all()
     assert ("win_rate" in metrics) == (task.split("/")[0] in WITH_WINS)
     assert any(np.any(leaf) for leaf in jax.tree.leaves(state.opt_state))
+    assert unmoved(state.params) == []  # no layer is passed by
 
 
 @pytest.mark.parametrize(("name", "task"), [pair for pair in PAIRS if not is_trained(*pair)])

@@ -21,7 +21,7 @@ from shoal.evaluate import evaluate
 from shoal.exploration import ornstein_uhlenbeck
 from shoal.models import Model
 from shoal.returns import project
-from tests.baselines.toy import Toy, differ, finite, toy, wavy
+from tests.baselines.toy import Toy, differ, finite, toy, unmoved, wavy
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 SMALL = {"total_steps": 192, "num_envs": 4, "rollout_length": 12, "gradient_steps": 2, "batch_size": 16}
@@ -551,6 +551,7 @@ def test_two_updates_are_finite(task):
     assert (metrics["critic_loss"] > 0).all()
     assert ("actor_loss/adversary" in metrics) == (task == "two teams")
     assert all(np.any(leaf) for name in state.opt_state for leaf in jax.tree.leaves(state.opt_state[name])[:1])
+    assert unmoved(state.params) == []  # no layer is passed by
 
 
 def test_nothing_is_learnt_before_learning_starts():

@@ -20,7 +20,7 @@ from envs.wrappers import TimeLimit
 from shoal import distributions
 from shoal.evaluate import evaluate
 from shoal.models import Model
-from tests.baselines.toy import State, Toy, differ, finite, toy, wavy
+from tests.baselines.toy import State, Toy, differ, finite, toy, unmoved, wavy
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 KINDS = ("continuous", "discrete")
@@ -547,6 +547,7 @@ def test_two_updates_are_finite(task):
     state, metrics = jax.jit(lambda: train(config, env))()
     assert finite((state.params, state.opt_state, metrics))
     assert (metrics["episodes"] > 0).all() and all(metrics["loss"] != 0.0)
+    assert unmoved(state.params) == []  # no layer is passed by
 
 
 def test_two_updates_fit():

@@ -17,7 +17,7 @@ from envs.base import UserError
 from shoal import sequences
 from shoal.memory import one_step
 from shoal.models import Model
-from tests.baselines.toy import differ, finite, toy, wavy
+from tests.baselines.toy import differ, finite, toy, unmoved, wavy
 
 SMALL = {"total_steps": 288, "num_envs": 4, "rollout_length": 12, "q": Model("gru", widths=(8,), hidden=6)}
 REPLAY = {"batch_size": 4, "buffer_size": 240, "learning_starts": 0, "target_interval": 3, "gradient_steps": 2}
@@ -230,6 +230,7 @@ def test_every_option_does_something(module, option):
     state, changed = trained(module, **base | option)
     assert finite((state.params, changed["loss"])) and (metrics["loss"] > 0).all()
     assert differ(plain.params, state.params)
+    assert unmoved(state.params) == []  # no layer is passed by
     assert (metrics["win_rate"] == 1).all()  # nobody has done anything illegal
 
 

@@ -193,6 +193,12 @@ def trained(name: str, **changes):
     return jax.jit(lambda: train(name, config_of(name, **changes), toy()))()
 
 
+def unmoved(params) -> list[str]:
+    """The parameters that still have their first values, those of :func:`wavy`: no gradient has reached them."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(wavy(params)), strict=True)
+    return [jax.tree_util.keystr(path) for (path, now), first in pairs if np.allclose(now, first, atol=1e-7)]
+
+
 def finite(tree) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 

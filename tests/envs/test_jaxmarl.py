@@ -310,6 +310,24 @@ def test_only_our_time_limit_ends_an_episode(name, kwargs, action, horizon):
     np.testing.assert_array_equal(steps.truncated, np.arange(horizon + 4) >= horizon)
 
 
+def test_overcookeds_shaped_rewards_are_paid():
+    """An onion into the pot and one plate for the soup, 3 each; a second plate is of no use."""
+    up, down, right, left, stay, interact = range(6)
+    script = [  # of the left and the right cook of cramped_room
+        *((left, down), (interact, left), (right, left), (up, stay)),  # an onion; the other walks to the plates
+        *((interact, down), (stay, interact), (stay, up)),  # into the pot; a plate, and back to the middle
+        *((left, stay), (down, stay), (down, stay), (interact, stay)),  # a second plate
+    ]
+    env = envs.make("overcooked/cramped_room", reward_shaping=1.0)
+    paid = []
+    state, _ = env.reset(jax.random.key(0))
+    step = jax.jit(env.step)
+    for action in script:
+        state, timestep = step(jax.random.key(0), state, jnp.array(action))
+        paid.append(timestep.reward.tolist())
+    assert [(i, row) for i, row in enumerate(paid) if any(row)] == [(4, [3.0, 0.0]), (5, [0.0, 3.0])], paid
+
+
 def test_halfcheetah_cannot_fall_and_leaves_no_log(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = envs.make("mabrax/halfcheetah_6x1")
