@@ -10,7 +10,6 @@ restore it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,15 +20,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal import hosts
+from shoal import hosts, reading
 
 MANIFEST, CALLBACKS = "manifest.json", "callbacks.json"
 PARTIAL = ".partial"
 LARGE = 2**28  # bytes
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -65,7 +60,7 @@ def _complete(partial: Path, final: Path, callbacks: dict[str, Any] | None) -> N
     """Vouch for what has been written, and give it its name."""
     if callbacks is not None:
         (partial / CALLBACKS).write_text(json.dumps(callbacks))
-    manifest = {str(p.relative_to(partial)): [p.stat().st_size, _digest(p)] for p in _files(partial)}
+    manifest = {str(p.relative_to(partial)): [p.stat().st_size, reading.digest(p)] for p in _files(partial)}
     (partial / MANIFEST).write_text(json.dumps(manifest))
     _sync(partial)
     if final.exists():
@@ -91,18 +86,28 @@ def chunks(folder: Path) -> list[int]:
     """The complete checkpoints, oldest first."""
     if not folder.exists():
         return []
-    return sorted(int(p.name) for p in folder.iterdir() if p.is_dir() and p.name.isdigit())
+    names = (p.name for p in folder.iterdir() if p.is_dir())
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 10)
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the checkpoint in ``folder``; None if it is whole."""
+    """What is wrong with the checkpoint in ``folder``; None if its manifest vouches for every file in it."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        for name, (size, digest) in manifest.items():
-            path = folder / name
-            if not path.exists():
+        manifest = reading.json_file(folder / MANIFEST)
+        there = {str(path.relative_to(folder)) for path in _files(folder)}
+        strange = [path.name for path in folder.rglob("*") if not (path.is_file() or path.is_dir())]
+        if strange:
+            return f"{strange[0]} is no regular file"
+        if not isinstance(manifest, dict) or not manifest:
+            return f"{MANIFEST} names no files"
+        for name in sorted({*manifest, *there}):
+            if name not in manifest:
+                return f"{name} is not in {MANIFEST}"
+            if name not in there:  # nor is a path that leads out of the folder
                 return f"{name} is missing"
-            if path.stat().st_size != size or _digest(path) != digest:
+            size, digest = manifest[name]
+            path = folder / name
+            if path.stat().st_size != size or reading.digest(path) != digest:
                 return f"{name} has changed since it was written"
     except (OSError, ValueError, TypeError) as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal import reading
+
 METRICS, EVALUATIONS, LINEAGE = "metrics.csv", "evaluations.jsonl", "lineage.csv"
 SWEEP_FIELDS = ("mode", "num", "seed", "paired")  # of `sweep` in config.yaml; all others are hyperparameters
 
@@ -95,7 +97,7 @@ class Records:
 
 def whole_lines(path: Path) -> list[str]:
     """The lines of a file; none if it is not there. A running or a killed training can leave half a line: not that."""
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    lines = reading.text(path, reading.RECORDS).splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith("\n")]
 
 
