@@ -5,13 +5,13 @@ A name is a small YAML over an algorithm file, ``config/algorithm/<name>.yaml``;
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from pathlib import Path
 
 from envs.base import UserError
-from shoal.config import algorithms, fail, main
+from shoal.config import algorithms, main
+from shoal.words import fail, nearest
 
 
 def run(arguments: list[str]) -> None:
@@ -24,9 +24,7 @@ def run(arguments: list[str]) -> None:
         return
     name, *words = arguments
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        fail(UserError(f"{name}: no such algorithm; {hint}there are {', '.join(known)}"))
+        fail(UserError(f"{name}: no such algorithm; {nearest(name, known)}there are {', '.join(known)}"))
     module = importlib.import_module(f"baselines.{known[name].replace('/', '.')}")
     sys.argv = [str(module.__file__), f"algorithm={name}", *words]
     main(module.make, module.Config, module.Hypers, recipe=Path(known[name]).name)

@@ -26,10 +26,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from envs.base import UserError
 from shoal import benchmark
 from shoal.benchmark import Outcome, Planned, Tick, duration, remaining
-from shoal.config import fail
 from shoal.progress import human, show_table
 from shoal.runner import Stop
 from shoal.sharding import cores_as_devices
+from shoal.words import fail
 
 
 def make_plan(settings: benchmark.Benchmark, words: list[str]) -> list[Planned]:

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from shoal import benchmark, config, cost, runner
+from shoal.words import Parser
 
 PROGRAMS = (
     ("ippo", "mpe/simple_spread"),
@@ -62,6 +63,7 @@ def measure(algorithm: str, env: str, updates: int = 3) -> tuple[cost.Cost, int,
 
 
 def main() -> None:
+    Parser(__doc__).parse_args()
     rows = []
     for algorithm, env in PROGRAMS:
         rows.append(measure(algorithm, env))

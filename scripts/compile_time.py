@@ -6,13 +6,14 @@ python scripts/compile_time.py --starts 1 qmix    # another algorithm
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from shoal.words import Parser
 
 ROOT = Path(__file__).parent.parent
 SIZE = ("total_steps=1e5", "chunks=2")  # how long it trains does not change what is compiled
@@ -28,7 +29,7 @@ def compile_seconds(algorithm: str, cache: Path, words: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("algorithm", nargs="?", default="ippo")
     parser.add_argument("words", nargs="*", help="for the training, such as env=mpe/simple_tag")
     parser.add_argument("--starts", type=int, default=4)

@@ -6,6 +6,7 @@ import sys
 from itertools import groupby
 
 import envs
+from shoal.words import Parser
 
 HEAD = """# Environments
 
@@ -112,6 +113,7 @@ def row(family: str, names: list[str]) -> str:
 
 
 def main() -> None:
+    Parser(__doc__).parse_args()
     print(HEAD)
     for family, names in groupby(envs.list(), lambda name: name.split("/")[0]):
         print(row(family, list(names)))

@@ -24,7 +24,6 @@ docs/evolution.md between two marks and docs/images/evolution.png are made. Retu
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -46,6 +45,8 @@ from scipy import stats
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+
+from shoal.words import Parser, some_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -554,10 +555,12 @@ def ordered(methods: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     names = (*METHODS, *PEERS)
-    parser.add_argument("--only", help=f"of {', '.join(names)}; none for the page alone; default: all")
-    parser.add_argument("--tasks", help=f"default: {','.join(TASKS)}")
+    parser.add_argument(
+        "--only", type=some_of((*names, "none")), help=f"of {', '.join(names)}; none for the page alone; default: all"
+    )
+    parser.add_argument("--tasks", type=some_of(TASKS), help=f"default: {','.join(TASKS)}")
     parser.add_argument("--folder", type=Path, default=Path("runs/evolution"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes; records and page go to --folder too")
     parser.add_argument("--seed", type=int, default=0, help="of the first; with another, all goes to --folder too")

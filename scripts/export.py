@@ -6,6 +6,7 @@
 
 | word | meaning |
 |---|---|
+| ``folder=<path>`` | the training, if its path reads like a word: ``folder=run=3`` |
 | ``run=best`` | which run: ``best``, or its number |
 | ``which=best`` | its ``best`` policy of all evaluations, or its ``last`` |
 | ``out=<folder>`` | where to; ``<training>/export/run_<run>_<which>`` if not given |
@@ -15,6 +16,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,23 +26,28 @@ import numpy as np
 import shoal
 from envs.base import UserError
 from shoal import deploy
-from shoal.config import fail
 from shoal.export import Exported, export
+from shoal.words import fail, readable, unknown
 
-WORDS = {"run": "best", "which": "best", "out": "", "jax": "false", "import": ""}
+WORDS = {"folder": "", "run": "best", "which": "best", "out": "", "jax": "false", "import": ""}
 ACTS = 200  # that the time of one is the median of
 
 
 def read(argv: list[str]) -> tuple[Path, dict[str, str]]:
     """The folder, and the words with what is not given."""
-    folders = [word for word in argv if "=" not in word]
-    words = dict(word.split("=", 1) for word in argv if "=" in word)
-    for name in words:
-        if name not in WORDS:
-            raise UserError(f"{name}={words[name]}: no such word; these are {', '.join(WORDS)}")
+    readable(argv)
+    words, folders = dict(WORDS), []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if equals and name in WORDS:
+            words[name] = value
+        elif os.path.exists(word) or not (equals or word.startswith("-")):
+            folders.append(word)
+        else:
+            raise unknown(word, tuple(WORDS))
+    folders += [words["folder"]] * bool(words["folder"])
     if len(folders) != 1:
         raise UserError(f"{' '.join(folders) or 'no folder'}: name one folder that a training left behind")
-    words = WORDS | words
     if words["jax"] not in ("true", "false"):
         raise UserError(f"jax={words['jax']}: must be true or false")
     return Path(folders[0]), words

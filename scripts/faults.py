@@ -8,7 +8,6 @@ Every trial is the command line in processes of its own. A training on one devic
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -25,6 +24,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from shoal.words import Parser
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "baselines" / "ippo" / "ippo_ff_mpe.py"
@@ -216,7 +217,7 @@ PROMISES: dict[str, Callable[[Path, int, list[Any]], Iterator[dict[str, Any]]]] 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument(
         "--only", choices=list(PROMISES), action="append", help="try these; the record keeps the others"
     )

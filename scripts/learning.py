@@ -14,7 +14,6 @@ the table says. Returns are per agent, undiscounted.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -32,6 +31,8 @@ from shoal.report import bootstrap, iqm
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+
+from shoal.words import Parser, some_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,8 +70,12 @@ class Training:
 
     def chosen(self, only: list[str]) -> bool:
         """Whether ``--only`` names it; what has a tag is not meant by the names of others."""
-        names = {self.name, self.tag} if self.tag else {self.name, self.env, self.env.split("/")[0], self.algorithm}
-        return not only or bool(names & set(only))
+        return not only or bool(self.names & set(only))
+
+    @property
+    def names(self) -> set[str]:
+        """What ``--only`` may call it."""
+        return {self.name, self.tag} if self.tag else {self.name, self.env, self.env.split("/")[0], self.algorithm}
 
 
 JAXMARL = (
@@ -463,10 +468,14 @@ def section(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"))
+    names = ["none", *(name for training in TRAININGS for name in training.names)]
     parser.add_argument(
-        "--only", default="", help="environments, families or algorithms, comma-separated; none for no training"
+        "--only",
+        type=some_of(dict.fromkeys(names)),
+        default="",
+        help="environments, families or algorithms, comma-separated; none for no training",
     )
     parser.add_argument("--add-seeds", action="store_true", help="train only the seeds that records lack")
     parser.add_argument("--reference", action="store_true", help="JaxMARL's hyperparameters and the reference too")

@@ -8,11 +8,12 @@ Every step is recorded with the state before it: contacts are so stiff that floa
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from pathlib import Path
 
 import numpy as np
+
+from shoal.words import Parser
 
 SCALES = (0.25, 0.5, 0.8, 1.2)  # of the initial positions, an episode each
 VERSIONS = {"simple_speaker_listener": 4}  # all others are v3
@@ -93,7 +94,7 @@ def record(task: str, kwargs: dict, continuous: bool, steps: int, seed: int = 0)
 
 def main() -> None:
     """Write every file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests" / "data")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)

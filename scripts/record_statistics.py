@@ -11,13 +11,14 @@ their own, where Shoal need not be installed:
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 from marl_eval.utils.data_processing_utils import create_matrices_for_rliable, data_process_pipeline
 from marl_eval.utils.diagnose_data_errors import DiagnoseData
 from rliable import library, metrics
+
+from shoal.words import Parser
 
 METRIC = "mean_episode_return"
 DATA = Path(__file__).parent.parent / "tests" / "data" / "statistics.json"
@@ -98,7 +99,10 @@ def check(path: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        check(sys.argv[1])
+    parser = Parser(__doc__)
+    parser.add_argument("file", nargs="?", help="that marl-eval shall load; without one, figures are recorded")
+    options = parser.parse_args()
+    if options.file:
+        check(options.file)
     else:
         record()

@@ -14,7 +14,6 @@ normals that they drew.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable
@@ -37,6 +36,8 @@ from vmas.simulator.dynamics.static import Static
 from vmas.simulator.joints import Joint
 from vmas.simulator.scenario import BaseScenario
 from vmas.simulator.sensors import Lidar
+
+from shoal.words import Parser
 
 FIELDS = ("pos", "vel", "rot", "ang_vel")
 EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3), "arrived": (6, 2)}  # how many, of how many steps
@@ -928,7 +929,7 @@ def record_task(task: str) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("tasks", nargs="*", help="all, if none is named")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "tests" / "data" / "vmas")
     options = parser.parse_args()

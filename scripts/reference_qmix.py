@@ -15,6 +15,7 @@ Shapes: T time, E environments, A agents, B sequences, O observation, S world st
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -238,6 +239,7 @@ def make(config: Config) -> tuple[Callable, Callable]:
 
 def main() -> None:
     """A short training, timed."""
+    argparse.ArgumentParser(description="JaxMARL's QMIX, re-created: a short training, timed.").parse_args()
     init, update = make(Config())
     state = jax.jit(init)(jax.random.PRNGKey(0))
     chunk = jax.jit(lambda state: jax.lax.scan(update, state, length=500))

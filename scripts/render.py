@@ -19,8 +19,9 @@ import numpy as np
 import envs
 import shoal
 from envs import Continuous, Env, UserError, drawing
-from shoal.config import fail
+from shoal.config import INT32
 from shoal.play import play
+from shoal.words import Parser, fail, number
 
 
 def at_random(env: Env) -> Callable:
@@ -61,19 +62,17 @@ def default_name(what: list[str]) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("what", nargs="+", help="folders of trainings, or environments' names; several stand in a row")
-    parser.add_argument("--run", type=int, help="which run of a training; the best one if not given")
+    parser.add_argument("--run", type=number(int, 0, INT32), help="which run of a training; the best one if not given")
     parser.add_argument("--file", help="the Python file of your own that a training was made by")
-    parser.add_argument("--episodes", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", type=int, default=400, help="pixels")
-    parser.add_argument("--fps", type=float, default=15)
+    parser.add_argument("--episodes", type=number(int, 1, 1000), default=1)
+    parser.add_argument("--seed", type=number(int, 0, INT32 - 1000), default=0)
+    parser.add_argument("--size", type=number(int, 1, 4096), default=400, help="pixels")
+    parser.add_argument("--fps", type=number(float, 0.1, 1000), default=15)
     parser.add_argument("--out", type=Path, help="a .gif, .png or .webp")
     options = parser.parse_args()
     try:
-        if min(options.episodes, options.size, options.fps) <= 0:
-            raise UserError("--episodes, --size and --fps: must be above 0")
         out = drawing.checked(options.out or default_name(options.what))
         strips = [animation(what, options) for what in options.what]
         longest = max(map(len, strips))

@@ -10,7 +10,6 @@ about the rest; the exit code is 1 if nothing of some argument could be used.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import sys
@@ -21,6 +20,7 @@ from shoal import figures, results
 from shoal.page import page
 from shoal.records import write_atomically
 from shoal.summary import summarise
+from shoal.words import Parser, number
 
 
 def write(folder: Path, found: results.Results, title: str, animations: int) -> None:
@@ -41,6 +41,11 @@ def write(folder: Path, found: results.Results, title: str, animations: int) -> 
     write_atomically(folder / "report.html", page(data, found, episodes))
 
 
+def plain(cell: str) -> str:
+    """Text that no spreadsheet takes for a formula: an apostrophe goes before what looks like one."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
 def write_scores(path: Path, data: dict[str, Any]) -> None:
     """The tables of the page, for other programs."""
     with path.open("w", newline="") as file:
@@ -50,18 +55,20 @@ def write_scores(path: Path, data: dict[str, Any]) -> None:
         for block in data["metrics"]:
             for task in block["tasks"]:
                 for row in task["rows"]:
-                    names = [block["name"], block["score"], task["task"], row["algorithm"]]
+                    names = map(plain, (block["name"], block["score"], task["task"], row["algorithm"]))
                     writer.writerow([*names, *row["iqm"], *(row[column] for column in columns)])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("what", nargs="+", help="folders of trainings, benchmarks or sweeps; marl-eval's JSON files")
     parser.add_argument(
         "--out", type=Path, help="a folder; else the one that is reported on, or runs/report for several"
     )
     parser.add_argument("--title", help="of the page; else the folder's name")
-    parser.add_argument("--animations", type=int, default=3, help="tasks of which the best policy is shown; 0 for none")
+    parser.add_argument(
+        "--animations", type=number(int, 0, 1000), default=3, help="tasks of which the best policy is shown; 0 for none"
+    )
     options = parser.parse_args()
     found = results.read(options.what)
     if not found.cells:

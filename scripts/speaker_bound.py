@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from shoal.words import Parser
+
 STARTS, STEPS, BEAM = 300, 25, 300
 DAMPING, THRUST, DT = 0.25, 5.0, 0.1  # MPE's, mass 1
 MOVES = THRUST * np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])
@@ -29,6 +31,7 @@ def plan(start: np.ndarray, goal: np.ndarray, blind: int) -> float:
 
 
 if __name__ == "__main__":
+    Parser(__doc__).parse_args()
     rng = np.random.default_rng(0)
     places = rng.uniform(-1, 1, (STARTS, 2, 2))
     for blind in (0, 1):

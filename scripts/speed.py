@@ -14,7 +14,6 @@ Shapes: R runs, T time, E environments, A agents, O observation, N actions.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -39,6 +38,7 @@ from envs.wrappers import AutoReset
 from shoal import learners, networks, runner, sharding, sweep
 from shoal.progress import human, show_table
 from shoal.shuffle import permutations
+from shoal.words import Parser, some_of
 
 PARTS = ("env", "train", "reference", "matmul")
 ENV_SIZES = (16, 1024)
@@ -389,17 +389,15 @@ def numbers(text: str) -> list[int]:
 
 def main() -> None:
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--env", default="mpe/simple_spread")
     parser.add_argument("--runs", type=numbers, default="1,10", help="numbers of runs, comma-separated")
     parser.add_argument("--updates", type=int, help="in one timed call, 20 by default; fewer for more than 10 runs")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--only", type=some_of(PARTS), default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--quick", action="store_true", help="few repetitions of short calls: rough figures")
     parser.add_argument("--json", type=Path, help="store the figures here")
     options = parser.parse_args()
     only = options.only.split(",")
-    if not set(only) <= set(PARTS):
-        parser.error(f"--only {options.only}: must be some of {','.join(PARTS)}")
     repetitions, updates = (1, options.updates or 2) if options.quick else (5, options.updates or 20)
 
     jax.config.update("jax_enable_compilation_cache", False)

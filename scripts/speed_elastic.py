@@ -8,7 +8,6 @@ each the fastest of ``--repeats`` passes counts.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import time
@@ -22,6 +21,7 @@ import envs
 from baselines.ippo import ippo_ff_mpe as ippo
 from shoal import elastic
 from shoal.models import Model
+from shoal.words import Parser
 
 VARIANTS = {
     "plain 64x64": Model(),
@@ -64,7 +64,7 @@ def mutation(state, runs: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()

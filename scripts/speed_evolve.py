@@ -23,6 +23,7 @@ import numpy as np
 from envs.base import UserError
 from shoal import config, runner, sharding
 from shoal.progress import Display, human, show_table
+from shoal.words import Parser, some_of
 
 
 class Training:
@@ -71,9 +72,14 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--algorithm", default="ippo", choices=sorted(config.algorithms()))
-    parser.add_argument("--schemes", default="tournament", help="some of tournament,pbt,mf_pbt,halving")
+    parser.add_argument(
+        "--schemes",
+        type=some_of(("tournament", "pbt", "mf_pbt", "halving")),
+        default="tournament",
+        help="some of tournament,pbt,mf_pbt,halving",
+    )
     parser.add_argument("--population", type=int, default=32)
     parser.add_argument("--steps", type=float, default=1e6, help="environment steps of a member's whole training")
     parser.add_argument("--rounds", type=int, default=20, help="that these are cut into")

@@ -12,7 +12,6 @@ counts.
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from baselines.qmix import qmix_rnn_mpe as qmix
 from shoal import sharding
 from shoal.models import Model
 from shoal.progress import human, show_table
+from shoal.words import Parser, some_of
 
 SIZES = {"num_envs": 128, "rollout_length": 128, "epochs": 4, "minibatches": 4}
 QMIX = {"num_envs": 8, "rollout_length": 26, "batch_size": 32}
@@ -75,10 +75,10 @@ def reference(name: str, task: str, runs: int, updates: int) -> Program:
 
 def main() -> None:
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--task", default="2s3z")
     parser.add_argument("--runs", type=numbers, default="1", help="numbers of runs, comma-separated")
-    parser.add_argument("--algorithms", default="mappo,ippo,qmix")
+    parser.add_argument("--algorithms", type=some_of(("mappo", "ippo", "qmix")), default="mappo,ippo,qmix")
     parser.add_argument("--learners", type=numbers, default="1", help="that a run of ours has, comma-separated")
     parser.add_argument("--reference-runs", type=int, default=1, help="the most that the reference is asked for")
     parser.add_argument("--updates", type=int, default=1, help="in one timed call; of QMIX 200 times as many")

@@ -9,7 +9,6 @@ and of each the fastest of ``--repeats`` passes counts.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from functools import partial
@@ -21,6 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 import envs
 from shoal.sharding import cores_as_devices
+from shoal.words import Parser
 
 STEPS = 100
 
@@ -87,7 +87,7 @@ def fastest(function, repeats: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--tasks", default="balance,navigation,simple_spread,transport,sampling,football")
     parser.add_argument("--envs", default="600,4096")
     parser.add_argument("--repeats", type=int, default=5)

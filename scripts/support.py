@@ -6,7 +6,6 @@ listed with its reason. ``--files qmix_rnn_mpe,...`` tries some files only and k
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
 from pathlib import Path
@@ -20,6 +19,7 @@ from envs.base import Continuous, Discrete, Env, UserError
 from shoal.algorithm import make_train
 from shoal.models import Model
 from shoal.runner import RUN_ONCE
+from shoal.words import Parser, some_of
 
 ROOT = Path(__file__).parent.parent
 FILES = (
@@ -88,10 +88,18 @@ def trains(module: ModuleType, env: Env) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
+    families = {name.split("/")[0] for name, _ in TASKS}
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "support.md")
-    parser.add_argument("--only", default="", help="families, comma-separated; the other rows of the table stay")
-    parser.add_argument("--files", default="", help="files, comma-separated; the other columns of the table stay")
+    parser.add_argument(
+        "--only", type=some_of(families), default="", help="families, comma-separated; the other rows of the table stay"
+    )
+    parser.add_argument(
+        "--files",
+        type=some_of(name.split(".")[1] for name in FILES),
+        default="",
+        help="files, comma-separated; the other columns of the table stay",
+    )
     options = parser.parse_args()
     only = options.only.split(",") if options.only else []
     forgotten = {name.split("/")[0] for name in envs.list()} - {name.split("/")[0] for name, _ in TASKS}

@@ -17,7 +17,6 @@ with one seed, by an interpreter that has it (scripts/reference_benchmarl.py say
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -30,6 +29,7 @@ from at_benchmarl import PPO_FRAMES, PPO_HYPERS, PPO_SIZES
 from learning import ROOT, Training, train
 
 from shoal.report import iqm
+from shoal.words import Parser, some_of
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,15 @@ def row(task: str, setting: str, folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/time_to_return"))
-    parser.add_argument("--tasks", default=",".join(BENCHMARL))
+    parser.add_argument("--tasks", type=some_of(BENCHMARL), default=",".join(BENCHMARL))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=float, default=PPO_FRAMES)
-    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--settings", type=some_of(SETTINGS), default=",".join(SETTINGS))
     parser.add_argument("--learners", type=int, default=1, help="that share the environments and batches of a run")
     parser.add_argument("--beside", type=Path, help="the interpreter of a virtual environment that has BenchMARL")
     options = parser.parse_args()
-    if unknown := set(options.settings.split(",")) - set(SETTINGS):
-        parser.error(f"--settings {','.join(unknown)}: choose from {', '.join(SETTINGS)}")
     rows, both = [], []
     for task in options.tasks.split(","):
         for setting in options.settings.split(","):

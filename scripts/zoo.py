@@ -7,7 +7,6 @@ pool with a worker per core. The pool is called from a compiled scan with ``Auto
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import re
@@ -21,6 +20,7 @@ import envs
 from envs import pool
 from envs.base import Continuous
 from envs.wrappers import AutoReset
+from shoal.words import Parser
 
 PAGE = Path(__file__).parent.parent / "docs" / "pettingzoo.md"
 TASKS = (
@@ -77,7 +77,7 @@ def pooled(task: str, workers: int, num_envs: int, seconds: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--num-envs", type=int, default=16)
     parser.add_argument("--only", choices=TASKS, help="one environment; the other rows of the table stay")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import fcntl
 import importlib
 import importlib.util
@@ -26,8 +25,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -38,6 +35,7 @@ from shoal import config, cost, runner, sharding
 from shoal.config import CONFIG_DIR, setting
 from shoal.progress import human
 from shoal.records import EVALUATIONS, METRICS, write_atomically
+from shoal.words import as_text, nearest, readable, unknown
 
 SHIPPED = Path(CONFIG_DIR) / "benchmark"
 # A begun cell keeps its own.
@@ -67,6 +65,16 @@ class Benchmark:
     cell: int | None = setting(None, low=0)  # only this one, for launchers
 
 
+DECIDED = {  # what the words of a cell do not say
+    "env": "tasks=[a,b] names them",
+    "env.name": "tasks=[a,b] names them",
+    "algorithm": "algorithms=[a,b] names them",
+    "file": "algorithms=[a,b] names them",
+    "recipe": "algorithms=[a,b] names them",
+    "run.dir": "dir=<folder> is that of all",
+    "run": "dir=<folder> is that of all",
+    "resume": "the same command goes on",
+}
 FIELDS = tuple(field.name for field in dataclasses.fields(Benchmark))
 
 
@@ -118,11 +126,12 @@ def read(words: Sequence[str]) -> tuple[Benchmark, list[str]]:
     schema = OmegaConf.structured(Benchmark)
     own: list[tuple[str, Any]] = []
     others: list[str] = []
+    readable(words)
     for word in words:
-        try:
-            override = OverridesParser.create().parse_overrides([word])[0]
-        except HydraException as error:
-            raise UserError(f"{word}: cannot be read; write name=value, lists as [a,b]") from error
+        name = word.partition("=")[0]
+        if word.startswith("-"):
+            raise unknown(word, ("benchmark", *FIELDS))
+        override = config.parsed(as_text(word) if name in ("dir", "benchmark") else word)
         key = override.key_or_group
         if override.is_sweep_override():
             raise UserError(f"{word}: several values of one setting are a list here: {key}=[a,b]")
@@ -131,16 +140,26 @@ def read(words: Sequence[str]) -> tuple[Benchmark, list[str]]:
         elif key.split(".")[0] in FIELDS:
             own.append((key, override.value()))
         else:
+            _check_word(word, key)
             others.append(word)
     try:
         for key, value in own:
             OmegaConf.update(schema, key, value, merge=False)
         benchmark = OmegaConf.to_object(schema)
-    except OmegaConfBaseException as error:
-        raise UserError(str(error).splitlines()[0]) from error
+    except Exception as error:  # OmegaConf answers some values with errors of any kind
+        raise UserError(config.one_line(error, list(words))) from error
     assert isinstance(benchmark, Benchmark)
     check(benchmark)
     return benchmark, others
+
+
+def _check_word(word: str, key: str) -> None:
+    """Refuse what is no setting of a training, and what a benchmark sets for each of its cells."""
+    if key in DECIDED:
+        raise UserError(f"{word}: a benchmark sets this for each of its trainings; {DECIDED[key]}")
+    settings = [field.name for field in dataclasses.fields(config.Settings)]
+    if key.split(".")[0] not in (*settings, *config.GROUPS):
+        raise unknown(word, ("benchmark", *FIELDS, *settings))
 
 
 def _file(name: str) -> DictConfig:
@@ -169,8 +188,7 @@ def check(benchmark: Benchmark) -> None:
             raise UserError(f"algorithms: {name}: no such file")
     for name in (*benchmark.algorithms, *benchmark.by_algorithm):
         if name not in (*known, *files, *map(name_of, files)):
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
+            hint = nearest(name, known)
             raise UserError(f"algorithms: {name}: no such algorithm; {hint}there are {', '.join(known)}, or a .py file")
     for task in (*benchmark.tasks, *benchmark.by_task):
         if task not in envs.list():
@@ -213,7 +231,10 @@ def cells(benchmark: Benchmark, words: Sequence[str]) -> list[Cell]:
                 benchmark.by_algorithm.get(name_of(algorithm), {}),
                 benchmark.by_task.get(task, {}),
             )
-            own = (f"env={task}", *words_of(OmegaConf.to_container(tree)), *words)  # type: ignore[arg-type]
+            settings = list(words_of(OmegaConf.to_container(tree)))  # type: ignore[arg-type]
+            for word in settings:
+                _check_word(word, word.partition("=")[0])
+            own = (f"env={task}", *settings, *words)
             folder = Path(benchmark.dir) / name_of(algorithm) / task.replace("/", ".")
             product.append(Cell(algorithm, task, own, folder))
     return product

@@ -8,9 +8,9 @@ A mistake is answered by one line that names the field, the value and what is al
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
+import itertools
 import math
 import os
 import signal
@@ -26,6 +26,7 @@ from hydra import main as hydra_main
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
@@ -35,6 +36,7 @@ import config as config_package
 import envs
 from envs.base import UserError
 from shoal.files import import_file
+from shoal.words import as_text, fail, nearest, readable, unknown
 
 if TYPE_CHECKING:
     from shoal.callbacks import Callback
@@ -42,14 +44,24 @@ if TYPE_CHECKING:
 CONFIG_DIR = str(Path(config_package.__file__).parent.absolute())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
 OPEN = ("env.kwargs.", "evolve.hypers.")  # settings with names of their own
+PATHS = ("run.dir", "resume")  # which may have any letters, also those of Hydra's grammar
 GROUPS = ("env", "logger", "algorithm", "evolve", "launcher")  # what is chosen by a name
 LAUNCHERS = ("slurm", "local")  # config/launcher
-FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--info", "-i")  # Hydra's own, such as `--cfg job`
+FLAGS_WITH_VALUE: dict[str, tuple[str, ...]] = {  # Hydra's own, such as `--cfg job`; () for anything
+    "--cfg": ("job", "hydra", "all"),
+    "--package": (),
+    "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+}
+SHORT = {"-c": "--cfg", "-p": "--package", "-i": "--info", "-m": "--multirun", "-r": "--run", "-h": "--help"}
+FLAGS = ("--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun", "--shell-completion")
 RECIPE_FLAGS = {"--config-name": "name", "-cn": "name", "--config-dir": "dir", "-cd": "dir"}
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 SHARES = ("batch_share", "epoch_share", "learn_share")  # hypers that a switch turns on (shoal.shares)
 LOGGER_MODES = ("one", "per_seed")
 MATMUL = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
+INT32, FLOAT32 = 2**31 - 1, 3.4028235e38  # the largest numbers that a compiled program holds
+MOST_STEPS = 1e15  # environment steps of one run
+MOST_JOBS = 10_000  # of a multirun
 
 
 Choices = tuple[str, ...] | Callable[[], tuple[str, ...]]
@@ -142,7 +154,7 @@ class Settings:
     population: int | None = setting(None, low=1)  # members that evolve together; none for 32
     seeds: int = setting(1, low=1)  # runs per point of the sweep; with evolution, populations
     seed: int = setting(0, low=0, high=2**31 - 1)  # the first seed
-    total_steps: float = setting(1e6, low=1)  # environment steps of one run
+    total_steps: float = setting(1e6, low=1, high=MOST_STEPS)  # environment steps of one run
     chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
     runs_per_batch: int | str | None = setting(None, low=1, words=("auto",))  # at once; none for all, auto to fit
     learners: int = setting(1, low=1)  # of one run: shares of its environments and batches, a device each if there are
@@ -218,14 +230,28 @@ def validate(prefix: str, value: Any, field: dataclasses.Field) -> None:
     if limits["words"] and isinstance(value, str) and value not in limits["words"]:
         raise UserError(f"{name}={value}: must be a whole number or {' or '.join(limits['words'])}")
     for number in value if isinstance(value, list | tuple) else [value]:
+        if field.type in ("tuple[int, ...]", "tuple[float, ...]") and (
+            isinstance(number, bool) or not isinstance(number, int | float)
+        ):
+            raise UserError(f"{name}={list(value)}: must be a list of numbers, [a,b]")
         if isinstance(number, float) and not math.isfinite(number):
             raise UserError(f"{name}={number}: must be a finite number")
         if not isinstance(number, int | float) or isinstance(number, bool):
             continue
         low, high = limits["low"], limits["high"]
-        if (low is not None and number < low) or (high is not None and number > high):
-            allowed = f"in [{low:g}, {high:g}]" if None not in (low, high) else f"at least {low:g}"
-            raise UserError(f"{name}={number:g}: must be {allowed}")
+        most = INT32 if isinstance(number, int) else FLOAT32  # what compiled programs hold
+        if low is not None and high is None and number < low:
+            raise UserError(f"{name}={_short(number)}: must be at least {_short(low)}")
+        low, high = -most if low is None else low, most if high is None else high
+        if not low <= number <= high:
+            raise UserError(f"{name}={_short(number)}: must be in [{_short(low)}, {_short(high)}]")
+
+
+def _short(number: float) -> str:
+    """A number to be read: whole ones in full, unless they are very long."""
+    if isinstance(number, float):
+        return f"{number:g}"
+    return str(number) if abs(number) < 10**20 else f"{str(number)[:10]}... ({len(str(number))} digits)"
 
 
 def validate_fields(prefix: str, node: Any, schema: type) -> None:
@@ -254,6 +280,11 @@ def build(node: DictConfig, prefix: str, schema: type) -> Any:
 
 def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> None:
     """Every value of a composed configuration is one that is allowed."""
+    for name in ("env", "algo", "hypers", "sweep", "evolve"):
+        if not isinstance(cfg[name], DictConfig):
+            raise UserError(f"{name}={cfg[name]}: has settings; {name}.<setting>=<value> changes one")
+    for key in sorted(OmegaConf.missing_keys(cfg)):
+        raise UserError(f"{key}=???: needs a value")
     build(cfg.algo, "algo.", config_type)
     build(cfg.hypers, "hypers.", hypers_type)
     for field in dataclasses.fields(Settings):
@@ -274,8 +305,9 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
     if cfg.evolve.scheme == "none" and cfg.population is not None:
         others = ", ".join(name for name in _schemes() if name != "none")
         raise UserError(f"population={cfg.population}: needs evolution; evolve is one of {others}")
+    evolved = cfg.evolve.get("hypers")
     for name in SHARES:
-        evolving = name in (cfg.evolve.get("hypers") or ())
+        evolving = name in evolved if isinstance(evolved, DictConfig | ListConfig) else name == evolved
         used = name in cfg.hypers and (cfg.hypers[name] != 1 or sweep.get(name) is not None or evolving)
         if used and not cfg.algo.get("elastic_batches"):
             where = "evolve.hypers" if evolving else "hypers" if sweep.get(name) is None else "sweep"
@@ -306,11 +338,32 @@ def _known_keys(node: Any, prefix: str = "") -> set[str]:
     return keys
 
 
+def _flags(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Hydra's flags with their values, and all other words."""
+    flags, words, rest = [], [], iter(argv)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        name = SHORT.get(name, name)
+        if not word.startswith("-"):
+            words.append(word)
+        elif name in FLAGS_WITH_VALUE:
+            value = value if equals else next(rest, "")
+            if value not in (FLAGS_WITH_VALUE[name] or (value,)):
+                raise UserError(f"{name} {value}: must be one of {', '.join(FLAGS_WITH_VALUE[name])}")
+            flags += [word] if equals else [word, value]
+        elif word in (*FLAGS, *SHORT):
+            flags.append(word)
+        else:
+            raise unknown(word, (*FLAGS, *FLAGS_WITH_VALUE, *RECIPE_FLAGS, *SHORT))
+    return flags, words
+
+
 def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type: type, config_dir: str) -> list[str]:
     """The command line as Hydra shall see it, after every mistake in it has been answered by a :class:`UserError`."""
-    values = [i + 1 for i, a in enumerate(argv) if a in FLAGS_WITH_VALUE]
-    flags = [a for i, a in enumerate(argv) if a.startswith("-") or i in values]
-    words = [a for i, a in enumerate(argv) if not (a.startswith("-") or i in values)]
+    readable(argv)
+    flags, words = _flags(argv)
+    kinds = {SHORT.get(flag, flag).partition("=")[0] for flag in flags}
+    words = [_canonical(word) for word in words]
     evolve = [word.removeprefix("evolve=") for word in words if word.startswith("evolve=")]
     schemes = [f"evolve={name.strip()}" for names in evolve for name in names.split(",")]
     _check_groups(schemes, "")
@@ -324,19 +377,23 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
     for word in words:
         if goes_on and not schemes and word.startswith(("evolve.", "population=")):
             raise UserError(f"{word}: a resumed training cannot change this; start a new one instead")
-        word = f"++{word}" if word.startswith(OPEN) else _canonical(word)
-        try:
-            override = OverridesParser.create().parse_overrides([word])[0]
-        except HydraException as error:
-            raise UserError(f"{word}: cannot be read; write name=value, lists as [a,b]") from error
-        _check_key(override.key_or_group, known, hypers_type)
+        name = word.partition("=")[0]
+        if name in PATHS and "--multirun" not in kinds:
+            word = as_text(word)
+        override = parsed(word)
+        if name == "env.kwargs" or word.startswith(OPEN):
+            word = f"++{word}"
+        key = override.key_or_group
+        _check_key(key, known, hypers_type)
+        if override.package is not None or (override.is_delete() and not key.startswith(("hydra", *OPEN))):
+            raise UserError(f"{word}: cannot be taken away or renamed; {key}=<value> changes it")
         checked.append(word)
-        if override.key_or_group == "launcher" and not {"-m", "--multirun", "--cfg", "-c"} & set(flags):
+        if key == "launcher" and not {"--multirun", "--cfg"} & kinds:
             raise UserError(f"{word}: launches the jobs of a multirun (-m); without one, leave it out")
         if override.is_sweep_override():
-            if not {"-m", "--multirun"} & set(flags):
+            if "--multirun" not in kinds:
                 raise UserError(f"{word}: several values of one setting need -m (Hydra's multirun)")
-            options = [f"{override.key_or_group}={v}" for v in override.sweep_string_iterator()]
+            options = _options(word, override)
             singles.append(options[0])
             variants += [(len(singles) - 1, option) for option in options[1:]]
         else:
@@ -345,23 +402,50 @@ def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type
         trial = [option if i == position else word for i, word in enumerate(singles)]
         _check_groups(trial, defaults.file)
         try:
-            cfg = _compose(recipe, [w for w in trial if not w.startswith("hydra")], config_dir)
+            cfg = _compose(recipe, trial, config_dir)
+        except Exception as error:  # Hydra answers some words with errors of any kind
+            raise UserError(one_line(error, trial)) from error
+        try:
             check_settings(cfg, config_type, hypers_type)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UserError(_one_line(error, trial)) from error
+        except OmegaConfBaseException as error:
+            raise UserError(one_line(error, trial)) from error
     return flags + checked
 
 
+def parsed(word: str) -> Override:
+    """A word of the command line as Hydra's grammar reads it."""
+    try:
+        return OverridesParser.create().parse_overrides([word])[0]
+    except Exception as error:  # Hydra's grammar has functions, which may be given anything
+        raise UserError(f"{word or repr(word)}: cannot be read; write name=value, lists as [a,b]") from error
+
+
+def _options(word: str, override: Override) -> list[str]:
+    """The single settings that a word with several values stands for."""
+    try:
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+    except Exception as error:  # Hydra's grammar has more kinds of sweeps than a multirun can launch
+        raise UserError(f"{word}: cannot be read; write name=a,b") from error
+    if not 0 < len(values) <= MOST_JOBS:
+        raise UserError(f"{word}: must be between 1 and {MOST_JOBS} values")
+    return [f"{override.key_or_group}={value}" for value in values]
+
+
 def _canonical(word: str) -> str:
-    """``env=`` with the one spelling of each name, which recipes and folders go by."""
+    """A word for a group without Hydra's ``+``, and names of environments in their one spelling.
+
+    Recipes and folders go by that spelling.
+    """
     key, _, value = word.partition("=")
+    if key.lstrip("+") in GROUPS:
+        key, word = key.lstrip("+"), word.lstrip("+")
     if key != "env":
         return word
     return f"env={','.join(envs.canonical(name) or name for name in value.split(','))}"
 
 
 def _check_key(key: str, known: set[str], hypers_type: type) -> None:
-    if key.startswith(("hydra", *OPEN)) or key in known or key in GROUPS:
+    if key.startswith(("hydra.", "hydra/", *OPEN)) or key in known or key in GROUPS:
         return
     parent, _, leaf = key.rpartition(".")
     static = sorted(k for k in known if k.startswith("algo.") and k.endswith(f".{leaf}"))
@@ -370,8 +454,8 @@ def _check_key(key: str, known: set[str], hypers_type: type) -> None:
             f"{key}: {leaf} is fixed when the program is compiled; sweep it with Hydra's multirun: -m {static[0]}=a,b"
         )
     siblings = sorted(k for k in known if k.rpartition(".")[0] == parent) or sorted(k for k in known if "." not in k)
-    close = difflib.get_close_matches(key, known, n=1) or [k for k in sorted(known) if k.endswith(f".{leaf}")][:1]
-    hint = f"did you mean {close[0]}? " if close else ""
+    same = [k for k in sorted(known) if k.endswith(f".{leaf}")][:1]
+    hint = nearest(key, known) or (f"did you mean {same[0]}? " if same else "")
     raise UserError(
         f"{key}: no such setting; {hint}{parent or 'top level'} has {', '.join(s.split('.')[-1] for s in siblings)}"
     )
@@ -414,15 +498,16 @@ def _check_groups(words: list[str], file: str) -> None:
                 raise UserError(f"launcher={value}: needs hydra-submitit-launcher; pip install -e '.[launchers]'")
 
 
-def _one_line(error: Exception, words: list[str] | None = None) -> str:
+def one_line(error: Exception, words: list[str] | None = None) -> str:
     """Hydra's and OmegaConf's messages as ``field=value: what is wrong``."""
     cause: BaseException = error
+    key = getattr(cause, "full_key", None) or ""
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    key = getattr(cause, "full_key", None) or ""
+        key = getattr(cause, "full_key", None) or key
     said = [w.split("=", 1)[1] for w in words or [] if w.lstrip("+").startswith(f"{key}=")]
     value = said[-1] if said else None  # of a name that is given twice the last counts
-    text = str(cause).splitlines()[0]
+    text = (str(cause).splitlines() or [type(cause).__name__])[0]
     if "is not a ListConfig" in text:
         text = "must be a list, [a,b]"
     kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
@@ -440,7 +525,7 @@ def _misfit(recipe: str, config_dir: str, error: Exception) -> str:
     if not path.exists():
         return f"--config-name {recipe}: no {path.name} in {config_dir}"
     lines = str(error).splitlines()
-    reason = " ".join(lines[:2]) if lines[0].endswith(":") else _one_line(error)
+    reason = " ".join(lines[:2]) if lines[0].endswith(":") else one_line(error)
     return f"{path}: is no recipe for this file ({reason})"
 
 
@@ -458,12 +543,6 @@ def _chosen_recipe(argv: list[str]) -> tuple[list[str], dict[str, str]]:
     return rest, chosen
 
 
-def fail(error: Exception) -> None:
-    """Tell the user in one line, and end."""
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
 class Job:
     """What Hydra runs. A launcher pickles it: what an algorithm file defines is then found by importing it again.
 
@@ -472,6 +551,7 @@ class Job:
 
     def __init__(self, make: Callable, config_type: type, hypers_type: type, callbacks: Sequence[Callback | Callable]):
         self.parts, self.callbacks = (make, config_type, hypers_type), callbacks
+        self.begun = False
 
     def __getstate__(self) -> dict[str, Any]:
         file = str(Path(sys.modules[self.parts[0].__module__].__file__ or "").absolute())
@@ -481,12 +561,14 @@ class Job:
         module = import_file(state["file"])
         make, config_type, hypers_type = (getattr(module, name) for name in state["names"])
         self.parts, self.callbacks = (make, config_type, hypers_type), state["callbacks"]
+        self.begun = False
 
     def __call__(self, cfg: DictConfig) -> None:
         import jax
 
         from shoal import hosts, runner, sharding
 
+        self.begun = True
         sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
         multirun = HydraConfig.get().mode == RunMode.MULTIRUN
         folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
@@ -531,4 +613,9 @@ def main(
     sys.argv[1:] = [*argv, SEARCH]
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     job = Job(make, config_type, hypers_type, callbacks)
-    hydra_main(version_base="1.3", config_path=config_dir, config_name=recipe)(job)()
+    try:
+        hydra_main(version_base="1.3", config_path=config_dir, config_name=recipe)(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        if job.begun:  # it is a fault of the training, or of a callback
+            raise
+        fail(one_line(error, argv))
