@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from envs.base import UserError
 from shoal.config import validate
 from shoal.files import import_file
+from shoal.words import pasted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,7 +211,9 @@ class Hooks:
             return function(context)
         except Exception as error:
             where = f"callback {name} failed after chunk {context.chunk}"
-            error.add_note(f"{where}; the training is kept, and resume={self.plan.folder} goes on from there")
+            error.add_note(
+                f"{where}; the training is kept, and {pasted('resume', self.plan.folder)} goes on from there"
+            )
             raise
 
     def _checked(self, name: str, changes: Changes) -> dict[str, np.ndarray]:

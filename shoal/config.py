@@ -36,7 +36,7 @@ import config as config_package
 import envs
 from envs.base import UserError
 from shoal.files import import_file
-from shoal.words import as_text, fail, nearest, readable, unknown
+from shoal.words import as_text, fail, nearest, pasted, readable, unknown
 
 if TYPE_CHECKING:
     from shoal.callbacks import Callback
@@ -581,7 +581,10 @@ class Job:
             sys.exit(runner.GO_ON)
         except KeyboardInterrupt:
             where = folder or cfg.resume or cfg.run.dir
-            print(f"stopped at once; resume={where} goes on from the last checkpoint, if there is one", file=sys.stderr)
+            print(
+                f"stopped at once; {pasted('resume', where)} goes on from the last checkpoint, if there is one",
+                file=sys.stderr,
+            )
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(128 + signal.SIGINT)  # an ordinary end would wait for the chunk under way

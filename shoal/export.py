@@ -29,6 +29,7 @@ from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, Tim
 from shoal import deploy, distributions, elastic, memory, models, networks, normalisation, policies, runs
 from shoal.algorithm import HEADS, Algorithm, Params
 from shoal.models import Model
+from shoal.words import pasted
 
 DESCRIPTION, WEIGHTS, COMPILED = "policy.json", "policy.safetensors", "policy.jax"
 PLATFORMS = ("cpu", "cuda", "tpu")  # that policy.jax runs on
@@ -67,7 +68,9 @@ def export(
     check_known(training)
     folder, config = training.folder, training.config
     if not (folder / policies.FILE).exists():
-        raise UserError(f"{folder}: no {policies.FILE} there, which a training writes at its end; resume={folder}")
+        raise UserError(
+            f"{folder}: no {policies.FILE} there, which a training writes at its end; {pasted('resume', folder)}"
+        )
     number = training.best if run == "best" else int(run)
     policy, axis = training.policy(number, which), training.plan.runs
     facts = {

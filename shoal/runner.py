@@ -52,12 +52,13 @@ from shoal import (
 from shoal import callbacks as user_callbacks
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
 from shoal.callbacks import Hooks
-from shoal.config import SHARES, build, check_settings, complete
+from shoal.config import INT32, SHARES, build, check_settings, complete
 from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.evolve import Kind
 from shoal.metrics import Table, mean_over_updates
 from shoal.progress import Display, human, show_table
 from shoal.records import SWEEP_FIELDS, Records, write_atomically
+from shoal.words import pasted
 
 # The first word of an evaluation's key: evaluation never shares random numbers with training. The second is the seed,
 # so that the members of a population, like the points of a sweep, play the same episodes: what differs is what they do.
@@ -214,6 +215,8 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     except TypeError as error:
         raise UserError(f"env.kwargs={kwargs}: {error}") from error
     algorithm = learners.split(make, build(cfg.algo, "algo.", config_type), env, cfg.learners)
+    if algorithm.num_updates > INT32:
+        raise UserError(f"total_steps={cfg.algo.total_steps:g}: makes {algorithm.num_updates} updates; {INT32} at most")
     values = OmegaConf.to_container(cfg.sweep, resolve=True)
     assert isinstance(values, dict)
     hypers = build(cfg.hypers, "hypers.", hypers_type)
@@ -276,6 +279,7 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
     if algorithm.env.host and isinstance(rules.scheme, schemes.Halving):
         raise UserError("evolve=halving: begins trainings amid others, which environments on the host cannot")
     members = rules.population
+    sweep.limit_runs(cfg.seeds * members, f"seeds={cfg.seeds}, population={members}")
     if isinstance(cfg.runs_per_batch, int) and cfg.runs_per_batch % members:
         raise UserError(f"runs_per_batch={cfg.runs_per_batch}: must be a multiple of population={members}")
     seeds = np.arange(cfg.seed, cfg.seed + cfg.seeds)
@@ -340,7 +344,7 @@ def run(
         folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
         taken = any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints"))
         if hosts.agree(np.int32(taken)):
-            raise UserError(f"run.dir={folder}: holds a training already; resume={folder} goes on with it")
+            raise UserError(f"run.dir={folder}: holds a training already; {pasted('resume', folder)} goes on with it")
         plan = make_plan(make, config_type, hypers_type, cfg, folder)
         named = [user_callbacks.find(word) for word in cfg.callbacks]
         saved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
@@ -424,7 +428,7 @@ def stopped_on_host(plan: Plan) -> UserError | None:
     if failure is None:
         return None
     saved = any((plan.folder / "checkpoints").glob("batch_*/*"))
-    hint = f"resume={plan.folder} goes on from the last chunk" if saved else "no chunk was finished"
+    hint = f"{pasted('resume', plan.folder)} goes on from the last chunk" if saved else "no chunk was finished"
     return UserError(f"{failure}; {hint}")
 
 
@@ -605,7 +609,7 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     if hosts.leads():
         write_results(plan, records, trained, diverged, programs, speed, begin)
         if stopped:
-            print(f"stopped; resume={plan.folder} goes on")
+            print(f"stopped; {pasted('resume', plan.folder)} goes on")
     hooks.end(not stopped)
     if stopped and scheduled:
         raise Stopped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from envs.base import UserError
 from shoal.config import SWEEP_MODES, validate
 from shoal.records import SWEEP_FIELDS
+
+MOST_RUNS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Runs:
 def expand(hypers: Any, sweep: Mapping[str, Any], seeds: int, first_seed: int = 0) -> Runs:
     """All runs of ``sweep`` (``SWEEP_FIELDS`` and values by name) around the base ``hypers``."""
     points = sweep_points(type(hypers), sweep)
+    limit_runs(len(points) * seeds, f"seeds={seeds}")
     seed = np.tile(np.arange(first_seed, first_seed + seeds), len(points))
     point = np.repeat(np.arange(len(points)), seeds)
     names = [field.name for field in dataclasses.fields(hypers)]
@@ -63,6 +67,12 @@ def expand(hypers: Any, sweep: Mapping[str, Any], seeds: int, first_seed: int = 
     return Runs(seed, point, points, type(hypers)(**columns), paired=bool(sweep.get("paired", True)))
 
 
+def limit_runs(count: int, word: str) -> None:
+    """Refuse more runs than a training can have."""
+    if count > MOST_RUNS:
+        raise UserError(f"{word}: makes {count} runs; a training has {MOST_RUNS} at most")
+
+
 def sweep_points(hypers_type: type, sweep: Mapping[str, Any]) -> list[dict[str, float]]:
     """The points of a sweep: a grid of lists, lists side by side (``zip``), or random draws from ranges."""
     fields = {field.name: field for field in dataclasses.fields(hypers_type)}
@@ -70,20 +80,23 @@ def sweep_points(hypers_type: type, sweep: Mapping[str, Any]) -> list[dict[str, 
     for name in values:
         if name not in fields:
             raise UserError(f"sweep.{name}: not a hyperparameter; these are: {', '.join(fields)}")
-    mode = sweep.get("mode", "grid")
+    mode, num = sweep.get("mode", "grid"), int(sweep.get("num", 10))
     if mode not in SWEEP_MODES:
         raise UserError(f"sweep.mode={mode}: must be one of {', '.join(SWEEP_MODES)}")
     if not values:
         return [{}]
     if mode == "random":
+        limit_runs(num, f"sweep.num={num}")
         rng = np.random.default_rng(int(sweep.get("seed", 0)))
-        columns = {name: _draw(name, value, int(sweep.get("num", 10)), rng) for name, value in values.items()}
+        columns = {name: _draw(name, value, num, rng) for name, value in values.items()}
         points = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     else:
         columns = {name: _numbers(name, value) for name, value in values.items()}
         if mode == "zip" and len({len(column) for column in columns.values()}) > 1:
             lengths = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
             raise UserError(f"sweep.mode=zip: the lists must be equally long; {lengths}")
+        if mode == "grid":
+            limit_runs(math.prod(map(len, columns.values())), f"sweep.{'|'.join(columns)}")
         rows = zip(*columns.values(), strict=True) if mode == "zip" else itertools.product(*columns.values())
         points = [dict(zip(columns, row, strict=True)) for row in rows]
     for point in points:
@@ -107,8 +120,11 @@ def _draw(name: str, value: Any, count: int, rng: np.random.Generator) -> list[f
     unknown = set(value) - {"min", "max", "log"}
     if unknown or not {"min", "max"} <= set(value):
         raise UserError(f"sweep.{name}={dict(value)}: a range is {{min: a, max: b}} or {{min: a, max: b, log: true}}")
-    low, high, log = float(value["min"]), float(value["max"]), bool(value.get("log", False))
-    if not low <= high or (log and low <= 0):
+    try:
+        low, high, log = float(value["min"]), float(value["max"]), bool(value.get("log", False))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"sweep.{name}={dict(value)}: a range is of numbers, {{min: a, max: b}}") from error
+    if not -math.inf < low <= high < math.inf or (log and low <= 0):
         raise UserError(f"sweep.{name}={dict(value)}: needs min <= max{', min > 0 with log' if log else ''}")
     if log:
         return [float(v) for v in np.exp(rng.uniform(np.log(low), np.log(high), count))]
