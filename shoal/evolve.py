@@ -106,7 +106,8 @@ def evolve(key: chex.PRNGKey, population: Population, fitness: chex.Array, rules
     source = jnp.where(parent == NOBODY, members, parent)
     inherited = jax.tree.map(lambda x: x[source], population.inherited)
     hypers = jax.tree.map(lambda x: x[donor], population.hypers)
-    hypers, changed, differs = mutate_hypers(hyper_key, hypers, kind, rules)
+    hypers, changed = mutate_hypers(hyper_key, hypers, kind, rules)
+    differs = {name: getattr(hypers, name) != getattr(population.hypers, name)[source] for name in rules.ranges}
     keys = jax.random.split(member_key, len(fitness))
     inherited = jax.vmap(partial(mutate_learnt, rules=rules))(keys, inherited, hypers, kind, differs)
     return population.replace(
@@ -149,7 +150,7 @@ def by_truncation(key: chex.PRNGKey, population: Population, fitness: chex.Array
 
 def share_of(share: float, count: int) -> int:
     """How many of ``count`` a share is: one at least, unless it is 0."""
-    return max(1, int(share * count)) if share > 0 else 0
+    return max(1, int(share * count + 1e-9)) if share > 0 else 0  # so that 0.29 of 100 is 29
 
 
 def replace_losers(key: chex.PRNGKey, fitness: chex.Array, number: int) -> tuple[chex.Array, chex.Array]:
@@ -165,51 +166,66 @@ def replace_losers(key: chex.PRNGKey, fitness: chex.Array, number: int) -> tuple
 
 
 def by_frequencies(key: chex.PRNGKey, population: Population, fitness: chex.Array, rules: Rules):
-    """Truncation in every sub-population whose turn it is; then migrants, who replace the worst that are left.
+    """Algorithm 2 of MF-PBT: truncation where a sub-population has its turn, then migrants for those above its losers.
 
-    A migrant is the best of another sub-population, if that is better than whom it replaces. Its hyperparameters come
-    with it from a slower sub-population only: what pays in the short run must not spread to those that wait.
+    A migrant from a faster sub-population takes the hyperparameters of the best member where it arrives, others bring
+    theirs: what pays in the short run must not spread to those that wait. Lost members count as the worst. Those that
+    no migrant replaces become clones of winners at once, without waiting for a turn.
     """
     scheme = rules.scheme
-    frequencies = np.array(scheme.frequencies)
+    frequencies = np.array(scheme.frequencies)[:, None]  # [F, 1]
     subs, count = len(frequencies), len(fitness) // len(frequencies)
-    losers_key, source_key = jax.random.split(key)
+    members = jnp.arange(len(fitness)).reshape(subs, count)
     fit = fitness.reshape(subs, count)
+    finite = jnp.isfinite(fit)
+    turn = (population.generation[0] + 1) % frequencies == 0  # [F, 1]
     number = share_of(scheme.winners, count)
     migrants = min(share_of(scheme.migrants, count), count - number - 1)  # the best of a sub-population stays
-    keys = jax.random.split(losers_key, subs)
-    parent, replaced = jax.vmap(lambda k, f: replace_losers(k, f, number))(keys, fit)
-    first = jnp.arange(subs)[:, None] * count  # [F, 1], where a sub-population begins
-    parent = parent + first
+    winner, replaced = jax.vmap(partial(replace_losers, number=number))(jax.random.split(key, subs), fit)
+    replaced &= turn | ~finite
+    parent = jnp.where(replaced, winner + members[:, :1], members).ravel()
+    kind = jnp.where(replaced, Kind.EXPLORE, Kind.KEPT).ravel()
 
-    source = (jnp.arange(subs) + jax.random.randint(source_key, (subs,), 1, subs)) % subs  # another one, for each
-    order = jnp.argsort(-fit, axis=1, stable=True)
-    rank = jnp.argsort(order, axis=1)
-    seat = rank - (count - number - migrants)  # the first migrant is the best, the second the next, ...
-    guest = jnp.take_along_axis(order[source], jnp.maximum(seat, 0), axis=1) + first[source]  # [F, M / F]
-    comes = (seat >= 0) & ~replaced & (fitness[guest] > fit)
-    own = first + jnp.arange(count)
-    slower = (jnp.array(frequencies)[source] > frequencies)[:, None]
-    donor = jnp.where(comes, jnp.where(slower, guest, own), parent)
-    parent = jnp.where(comes, guest, parent)
-    kind = jnp.where(replaced, Kind.EXPLORE, jnp.where(comes, Kind.MIGRANT, Kind.KEPT))
+    order = jnp.take_along_axis(members, jnp.argsort(-fit, axis=1, stable=True), axis=1)  # [F, M / F], best first
+    open_slots = order[:, count - number - migrants : count - number]
+    home = members // count
+    external = jnp.where(home.ravel() == jnp.arange(subs)[:, None], -jnp.inf, fitness)  # [F, M]
+    guest = jax.vmap(choose_guests)(external, fitness[open_slots])
+    comes = turn & (guest != NOBODY)
+    faster = jnp.array(frequencies.ravel())[guest // count] < frequencies
+    donor = jnp.where(faster, order[:, :1], guest)
+    donor = parent.at[open_slots].set(jnp.where(comes, donor, parent[open_slots]))
+    parent = parent.at[open_slots].set(jnp.where(comes, guest, parent[open_slots]))
+    kind = kind.at[open_slots].set(jnp.where(comes, Kind.MIGRANT, kind[open_slots]))
 
-    turn = ((population.generation[0] + 1) % frequencies == 0)[:, None]
-    # A lost member waits for no turn.
-    turn |= ~jnp.isfinite(fit) & jnp.isfinite(fit).any(axis=1, keepdims=True)
-    parent, donor = jnp.where(turn, parent, own).ravel(), jnp.where(turn, donor, own).ravel()
-    kind = jnp.where(turn, kind, Kind.KEPT).ravel()
     # A sub-population of which nobody is left starts again from the best of all.
-    dead = jnp.repeat(~jnp.isfinite(fit).any(axis=1), count)
+    dead = jnp.repeat(~finite.any(axis=1), count)
     best = fitness.argmax()
     parent, donor = jnp.where(dead, best, parent), jnp.where(dead, best, donor)
     return Offspring(parent, donor, jnp.where(dead, Kind.EXPLORE, kind)), population.memory
 
 
-def by_halving(key: chex.PRNGKey, population: Population, fitness: chex.Array, rules: Rules):
-    """At each rung a member goes on if it is among the best ``1 / reduction`` that came there; else it ends.
+def choose_guests(external: chex.Array, scores: chex.Array) -> chex.Array:
+    """The member that takes each open slot, or ``NOBODY``, given the ``scores`` in the slots, best first.
 
-    It is compared with the last member of every slot that came to the same rung, as in ASHA without waiting for any.
+    ``external`` ``[M]`` has the fitness of members of other sub-populations, and ``-inf`` for the rest. The best of
+    them is offered to slot after slot until it is better than a score; then the next best is.
+    """
+    ranked = jnp.argsort(-external, stable=True)
+
+    def offer(taken: chex.Array, score: chex.Array) -> tuple[chex.Array, chex.Array]:
+        guest = ranked[taken]
+        comes = external[guest] > score
+        return taken + comes, jnp.where(comes, guest, NOBODY)
+
+    return jax.lax.scan(offer, jnp.int32(0), scores)[1]
+
+
+def by_halving(key: chex.PRNGKey, population: Population, fitness: chex.Array, rules: Rules):
+    """At each rung the best ``floor(n / reduction)`` of ``n`` members go on, one at least, and all ties; others end.
+
+    The ``n`` are the last members of every slot that came to this rung: ASHA compares with all that ever came. None
+    waits for more to come, where ASHA promotes nobody among fewer than ``reduction``.
     """
     memory = population.memory
     assert memory is not None
@@ -218,7 +234,7 @@ def by_halving(key: chex.PRNGKey, population: Population, fitness: chex.Array, r
     at = age[:, None] == ages  # [M, rungs]
     scores = jnp.where(at, fitness[:, None], memory.scores)
     better = (scores[None] > fitness[:, None, None]).sum(axis=1)  # [M, rungs]
-    passing = jnp.maximum(1, jnp.ceil((~jnp.isnan(scores)).sum(axis=0) / rules.scheme.reduction))  # [rungs]
+    passing = jnp.maximum(1, (~jnp.isnan(scores)).sum(axis=0) // rules.scheme.reduction)  # [rungs]
     ends = (at & (better >= passing)).any(axis=1) | ~jnp.isfinite(fitness)
     members = jnp.arange(len(fitness))
     kind = jnp.where(ends, Kind.FRESH, Kind.KEPT)
@@ -229,14 +245,12 @@ def by_halving(key: chex.PRNGKey, population: Population, fitness: chex.Array, r
 SELECTIONS = {Tournament: by_tournament, Pbt: by_truncation, MfPbt: by_frequencies, Halving: by_halving}
 
 
-def mutate_hypers(
-    key: chex.PRNGKey, hypers: Any, kind: chex.Array, rules: Rules
-) -> tuple[Any, chex.Array, dict[str, chex.Array]]:
-    """New values where the kind says so, inside their ranges; which one changed ``[M]``, and what differs ``[M]``."""
+def mutate_hypers(key: chex.PRNGKey, hypers: Any, kind: chex.Array, rules: Rules) -> tuple[Any, chex.Array]:
+    """New values where the kind says so, inside their ranges; and which one changed ``[M]``."""
     names, count = list(rules.ranges), len(kind)
     nothing = jnp.full(count, NOBODY, jnp.int32)
     if not names:
-        return hypers, nothing, {}
+        return hypers, nothing
     which_key, factor_key, chance_key, draw_key = jax.random.split(key, 4)
     shape = (count, len(names))
     one = jax.random.randint(which_key, (count,), 0, len(names))  # [M]
@@ -244,7 +258,6 @@ def mutate_hypers(
     factor = factors[jax.random.randint(factor_key, shape, 0, len(factors))]  # [M, H]
     anew = jax.random.uniform(chance_key, shape) < getattr(rules.scheme, "resample", 0.0)
     place = jax.random.uniform(draw_key, shape)
-    differs = {}
     for index, name in enumerate(names):
         low, high, log = rules.ranges[name]
         value = getattr(hypers, name)
@@ -255,9 +268,8 @@ def mutate_hypers(
         new = jnp.where((kind == Kind.HYPER) & (one == index), moved, value)
         new = jnp.where(kind == Kind.EXPLORE, explored, new)
         new = jnp.where(kind == Kind.FRESH, drawn, new)
-        differs[name] = new != value
         hypers = hypers.replace(**{name: new})
-    return hypers, jnp.where(kind == Kind.HYPER, one, nothing).astype(jnp.int32), differs
+    return hypers, jnp.where(kind == Kind.HYPER, one, nothing).astype(jnp.int32)
 
 
 def mutate_learnt(
@@ -268,27 +280,36 @@ def mutate_learnt(
     differs: dict[str, chex.Array],
     rules: Rules,
 ) -> dict[str, Any]:
-    """What one member has learnt, mutated as its kind says: parameters, architecture, activation, optimiser."""
+    """What one member has learnt, mutated as its kind says, with the optimisers begun anew: as in AgileRL.
+
+    The targets of a policy become the policy whose parameters mutated. AgileRL loads all targets after the other two
+    mutations, because it builds the networks again; here targets mutate alike, and go on from what they were.
+    """
     chance = dict(zip(MUTATIONS, rules.weights, strict=False))
     noise_key, grow_key, activation_key = jax.random.split(key, 3)
     networks = {name: part for name, part in inherited.items() if name != "opt_state"}
-    reset = jnp.bool_(False)
     if chance.get(Kind.PARAMETERS):
-        params = networks["params"]
-        policy = HEADS.get(rules.algorithm.acting.head)
-        if policy in params:
-            noisy = params | {policy: add_noise(noise_key, params[policy], rules.scheme.noise)}
-        else:
-            noisy = add_noise(noise_key, params, rules.scheme.noise)
-        networks = networks | {"params": choose(kind == Kind.PARAMETERS, noisy, params)}
-        reset |= kind == Kind.PARAMETERS
+        noisy = mutate_parameters(noise_key, networks, rules)
+        networks = choose(kind == Kind.PARAMETERS, noisy, networks)
     if chance.get(Kind.ARCHITECTURE):
         grown = elastic.mutate_architecture(grow_key, networks, rules.growth)
         networks = choose(kind == Kind.ARCHITECTURE, grown, networks)
-        reset |= kind == Kind.ARCHITECTURE
     if chance.get(Kind.ACTIVATION):
         networks = choose(kind == Kind.ACTIVATION, elastic.mutate_activation(activation_key, networks), networks)
+    reset = (kind == Kind.PARAMETERS) | (kind == Kind.ARCHITECTURE) | (kind == Kind.ACTIVATION)
     return networks | {"opt_state": forget(inherited["opt_state"], networks["params"], hypers, reset, differs, rules)}
+
+
+def mutate_parameters(key: chex.PRNGKey, networks: dict[str, Any], rules: Rules) -> dict[str, Any]:
+    """Noise on the policy, or on all parameters if none of them is known to be the policy; its target is a copy."""
+    params, target = networks["params"], networks.get("target")
+    policy = HEADS.get(rules.algorithm.acting.head)
+    if policy not in params:
+        return networks | {"params": add_noise(key, params, rules.scheme.noise)}
+    noisy = add_noise(key, params[policy], rules.scheme.noise)
+    if isinstance(target, dict) and policy in target:
+        networks = networks | {"target": target | {policy: noisy}}
+    return networks | {"params": params | {policy: noisy}}
 
 
 def forget(

@@ -109,12 +109,14 @@ class Pbt(Explore):
 
 @dataclass
 class MfPbt(Explore):
-    """Sub-populations that select at different frequencies, with migrants: the patient ones are not led astray."""
+    """Sub-populations that select at different frequencies, with migrants: MF-PBT (Doulazmi et al. 2025)."""
 
     scheme: str = "mf_pbt"
+    factors: tuple[float, ...] = setting((0.8, 1.25), low=0.0)  # a hyperparameter is multiplied by one of these
+    resample: float = setting(0.0, low=0.0, high=1.0)  # chance that it is drawn from its range instead
     frequencies: tuple[int, ...] = setting((1, 5), low=1)  # a sub-population each, selecting every so many times
     winners: float = setting(0.25, low=0.0, high=0.5)  # share of a sub-population that is cloned, and that is replaced
-    migrants: float = setting(0.25, low=0.0, high=0.5)  # share that the best of other sub-populations may replace
+    migrants: float = setting(0.25, low=0.0, high=0.5)  # share that the best of all others may replace
 
 
 @dataclass

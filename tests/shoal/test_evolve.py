@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from flax import struct
 from envs.base import UserError
 from shoal.algorithm import Acting, Algorithm
 from shoal.config import hyper
-from shoal.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs
+from shoal.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs, share_of
 from shoal.generations import select
 from shoal.schemes import Growth, Halving, MfPbt, Noise, Pbt, Range, Rules, Tournament, Weights, make_ranges, make_rules
 
@@ -194,6 +195,37 @@ def test_a_learning_rate_that_changes_forgets_its_own_moments():
     assert all((leaf == 1).all() for leaf in jax.tree.leaves(kept.inherited["opt_state"]))
 
 
+@pytest.mark.parametrize(("head", "policy"), [("vector", "actor"), ("values", "q")])
+def test_targets_of_a_policy_become_what_its_parameters_mutated_to(head, policy):
+    """As in AgileRL, so that the target's first actions are those of the policy that is there now."""
+    before = population()
+    params = {policy: before.inherited["params"]["actor"], "critic": before.inherited["params"]["critic"]}
+    learnt = before.inherited | {"params": params, "target": jax.tree.map(lambda x: -x, params)}
+    learnt["opt_state"] = jax.tree.map(jnp.ones_like, params)
+    algorithm = dataclasses.replace(ALGORITHM, acting=ALGORITHM.acting._replace(head=head))
+    how = dataclasses.replace(rules(Tournament(), weights=(1, 0, 1, 0, 0)), algorithm=algorithm)
+    evolved = jax.jit(lambda key: evolve(key, before.replace(inherited=learnt), jnp.arange(MEMBERS), how))
+    new = jax.device_get(evolved(jax.random.PRNGKey(3)))
+    was = jax.tree.map(lambda x: np.asarray(x)[new.parent], learnt)
+    mutated, target = new.kind == Kind.PARAMETERS, new.inherited["target"]
+    assert 10 < mutated.sum() < 30
+    for now, then, old in zip(*map(jax.tree.leaves, (target, new.inherited["params"], was["target"])), strict=True):
+        assert (now[~mutated] == old[~mutated]).all()
+        assert then.shape == now.shape
+    np.testing.assert_array_equal(
+        jax.tree.leaves(target[policy])[0][mutated], jax.tree.leaves(new.inherited["params"][policy])[0][mutated]
+    )
+    jax.tree.map(np.testing.assert_array_equal, target["critic"], was["target"]["critic"])
+
+
+def test_optimisers_begin_anew_with_parameters_architecture_and_activation():
+    new = generations(Tournament(), np.arange(MEMBERS), count=20, weights=(1, 1, 1, 1, 0))
+    anew = np.isin(new.kind, [Kind.PARAMETERS, Kind.ARCHITECTURE, Kind.ACTIVATION])
+    assert len(np.unique(new.kind)) == 5
+    for moments in jax.tree.leaves(new.inherited["opt_state"]):
+        assert (moments[anew] == 0).all() and (moments[~anew] == 1).all()
+
+
 def test_a_clone_is_a_copy_of_all_that_was_learnt():
     new = generations(Tournament(), np.arange(MEMBERS), count=5, weights=(1, 0, 0, 0, 0))
     before = population()
@@ -282,18 +314,6 @@ def test_pbt_draws_anew_from_the_ranges():
     assert (moments[~drawn] == 1).all()
 
 
-def test_sub_populations_select_at_their_own_frequency():
-    scheme = MfPbt(frequencies=(1, 3), migrants=0.0)
-    fitness = np.arange(MEMBERS)
-    for generation in range(6):
-        before = population().replace(generation=jnp.full(MEMBERS, generation, jnp.int32))
-        new = generations(scheme, fitness, count=3, before=before)
-        moved = (new.kind == Kind.EXPLORE).reshape(3, 2, -1).sum(axis=-1)
-        assert (moved[:, 0] == 5).all()  # a quarter of twenty
-        assert (moved[:, 1] == (5 if generation % 3 == 2 else 0)).all()
-        assert (new.parent.reshape(3, 2, -1) // 20 == [[0], [1]]).all()  # no migrants: each for itself
-
-
 @pytest.mark.parametrize("generation", [0, 2])  # the slow ones' turn is after the second
 def test_a_sub_population_of_which_nobody_is_left_starts_from_the_best_of_the_others(generation):
     scheme, fitness = MfPbt(frequencies=(1, 3), resample=0.0), np.arange(MEMBERS, dtype=float)
@@ -304,47 +324,149 @@ def test_a_sub_population_of_which_nobody_is_left_starts_from_the_best_of_the_ot
     assert (new.kind[:, 20:] == Kind.EXPLORE).all()
     assert (new.inherited["obs_stats"][:, 20:] == 19).all()
     ratio = new.hypers.lr[:, 20:] / before.hypers.lr[19]
-    np.testing.assert_allclose(np.unique(ratio.round(4)), [0.8, 1.2])
+    np.testing.assert_allclose(np.unique(ratio.round(4)), [0.8, 1.25])
     assert (new.parent[:, :20] < 20).all()
     assert ((new.kind[:, :20] == Kind.EXPLORE).sum(axis=1) == 5).all()  # who are left go on as ever
 
 
-def test_migrants_bring_their_hyperparameters_to_the_faster_only():
-    scheme = MfPbt(frequencies=(1, 2), winners=0.25, migrants=0.25, resample=0.0)
-    hypers = population().hypers
-    before = population().replace(generation=jnp.ones(MEMBERS, jnp.int32))
-    for better, fitness in ((1, np.arange(MEMBERS)), (0, np.arange(MEMBERS)[::-1])):
-        new = generations(scheme, fitness, count=10, before=before)
-        came = new.kind == Kind.MIGRANT
-        assert (came.sum(axis=1) == 5).all()
-        assert (np.nonzero(came)[1] // 20 == 1 - better).all()
-        assert (new.parent[came] // 20 == better).all()
-        assert len(np.unique(new.parent[came])) == 5  # the best five, one each
-        donor = new.parent if better == 1 else np.broadcast_to(np.arange(MEMBERS), came.shape)
-        np.testing.assert_array_equal(new.hypers.lr[came], np.asarray(hypers.lr)[donor][came])
+def mf_pbt(
+    fitness: list[float], frequencies: tuple[int, ...], generation: int, winners: int, migrants: int
+) -> list[tuple[Kind, list[int], int | None]]:
+    """Algorithm 2 of the paper with loops: of each member its kind, its possible parents, and its donor if not these.
+
+    The paper has no lost members. Here they are the worst, never parents, and become clones if nothing replaces them.
+    """
+    size = len(fitness) // len(frequencies)
+    ranked = sorted(range(len(fitness)), key=lambda member: -fitness[member])
+    after: list[tuple[Kind, list[int], int | None]] = [(Kind.KEPT, [member], None) for member in range(len(fitness))]
+    for home, frequency in enumerate(frequencies):
+        internal = [member for member in ranked if member // size == home]
+        external = [member for member in ranked if member // size != home]
+        best = [member for member in internal[: max(1, winners)] if fitness[member] > -np.inf]
+        if not best:
+            for member in internal:
+                after[member] = (Kind.EXPLORE, [ranked[0]], None)
+            continue
+        if (generation + 1) % frequency == 0:
+            for member in internal[size - winners :]:
+                after[member] = (Kind.EXPLORE, best, None)
+            pointer = 0
+            for member in internal[size - winners - migrants : size - winners]:
+                migrant = external[pointer]
+                if fitness[member] >= fitness[migrant]:
+                    continue
+                faster = frequencies[migrant // size] < frequency
+                after[member] = (Kind.MIGRANT, [migrant], internal[0] if faster else migrant)
+                pointer += 1
+        for member in internal:
+            if fitness[member] == -np.inf and after[member][0] == Kind.KEPT:
+                after[member] = (Kind.EXPLORE, best, None)
+    return after
 
 
-def test_migrants_come_from_every_other_sub_population():
-    scheme = MfPbt(frequencies=(1, 2, 3))
+def fitnesses(members: int) -> np.ndarray:
+    """Random populations: all different, with ties, with lost members, sub-populations apart, and next to all lost."""
+    rng = np.random.default_rng(members)
+    smooth, ties = rng.normal(size=(60, members)), rng.integers(0, 4, (60, members)).astype(float)
+    some, most = (np.where(rng.random((60, members)) < share, np.nan, ties) for share in (0.25, 0.85))
+    apart = smooth + np.linspace(0, 6, members) * rng.choice([-1, 1], (60, 1))
+    return np.concatenate([smooth, ties, some, most, apart, np.zeros((1, members))])
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "members", "scheme", "winners", "migrants"),
+    [
+        ((1, 5), 16, MfPbt(), 2, 2),
+        ((1, 2, 4), 24, MfPbt(), 2, 2),
+        ((3, 1, 1), 24, MfPbt(winners=0.25, migrants=0.5), 2, 4),
+        ((2, 1), 14, MfPbt(winners=0.0, migrants=0.3), 0, 2),
+        ((1, 2), 20, MfPbt(winners=0.5, migrants=0.5), 5, 4),  # the best of a sub-population stays
+        ((1, 2), 4, MfPbt(winners=0.5, migrants=0.5), 1, 0),
+        ((1, 3), 16, MfPbt(migrants=0.0), 2, 0),
+    ],
+)
+def test_mf_pbt_is_the_paper_s_algorithm(frequencies, members, scheme, winners, migrants):
+    scheme.frequencies, scheme.resample = frequencies, 0.0
+    before, how = population(members), rules(scheme, members=members)
+    before = before.replace(hypers=before.hypers.replace(gamma=jnp.arange(members, dtype=jnp.float32)))  # tells donors
+    kinds = set()
+
+    @jax.jit
+    def program(key, fitness, diverged, generation):
+        now = before.replace(diverged=diverged, generation=jnp.full(members, generation, jnp.int32))
+        return evolve(key, now, fitness, how)
+
+    for number, fitness in enumerate(fitnesses(members)):
+        generation = number % 20
+        diverged = np.random.default_rng(number).random(members) < 0.1 * (number % 3 == 0)
+        new = jax.device_get(program(jax.random.PRNGKey(number), jnp.float32(fitness), diverged, generation))
+        alive = np.where(np.isnan(fitness) | diverged, -np.inf, np.float32(fitness)).tolist()
+        if max(alive) == -np.inf:
+            continue
+        for member, (kind, parents, donor) in enumerate(mf_pbt(alive, frequencies, generation, winners, migrants)):
+            kinds.add(kind)
+            assert new.kind[member] == kind, (number, member)
+            assert new.parent[member] in parents, (number, member)
+            assert new.hypers.gamma[member] == (new.parent[member] if donor is None else donor), (number, member)
+    assert kinds == {Kind.KEPT, Kind.EXPLORE} | ({Kind.MIGRANT} if migrants else set())
+
+
+def test_migrants_by_hand():
+    """Twelve members in three sub-populations: who is offered next, and whose hyperparameters come along."""
+    scheme = MfPbt(frequencies=(1, 2, 3), migrants=0.5, resample=0.0)
+    #                   fast            middle          slow
+    fitness = np.array([5, 3, 2, 0.0, 9, 8, 7, 6, 4, 3.5, 2, 1])
     before = population(12).replace(generation=jnp.full(12, 5, jnp.int32))  # all have their turn
-    new = generations(scheme, np.tile(np.arange(4), 3), before=before)
+    new = generations(scheme, fitness, count=20, before=before)
+    lr = np.asarray(before.hypers.lr)
+    assert (new.kind[:, [3, 7, 11]] == Kind.EXPLORE).all()  # the last of each is a clone of the first
+    assert (new.parent[:, [3, 7, 11]] == [0, 4, 8]).all()
+    assert (new.kind[:, [1, 2, 9, 10]] == Kind.MIGRANT).all()
+    assert (new.parent[:, [1, 2, 9, 10]] == [4, 5, 4, 5]).all()  # the best two of all others, both from the middle
+    assert (new.hypers.lr[:, [1, 2]] == lr[[4, 5]]).all()  # from a slower one: theirs
+    assert (new.hypers.lr[:, [9, 10]] == lr[8]).all()  # from a faster one: those of the best where they arrive
+    assert (new.kind[:, [0, 4, 5, 6, 8]] == Kind.KEPT).all()  # nobody outside is better than 7 and 8
+    # The first external member is refused by the first open slot and comes to the second.
+    fitness = np.array([5, 3, 2, 0.0, 2.5, 2.2, 1, 0, -1, -2, -3, -4])
+    new = generations(scheme, fitness, count=3, before=before)
+    assert (new.kind[:, 1] == Kind.KEPT).all() and (new.parent[:, 2] == 4).all()
+    assert (new.parent[:, [5, 6]] == [0, 1]).all()
+
+
+def test_a_migrant_s_learning_rate_that_changes_forgets_the_moments():
+    """It has the moments of its parent and the values of another."""
+    scheme = MfPbt(frequencies=(1, 2), winners=0.25, migrants=0.25, reset_optimiser=True)
+    before = population().replace(generation=jnp.ones(MEMBERS, jnp.int32))
+    new = generations(scheme, np.arange(MEMBERS)[::-1], count=3, before=before)
     came = new.kind == Kind.MIGRANT
-    assert (came.sum(axis=1) == 3).all()
-    for own in range(3):
-        source = new.parent[:, 4 * own : 4 * own + 4][came[:, 4 * own : 4 * own + 4]] // 4
-        first, second = np.unique_counts(source).counts  # one of the two others, drawn
-        assert own not in source and 0.4 < first / (first + second) < 0.6
-    alike = generations(scheme, np.ones(12), before=before)
-    assert not (alike.kind == Kind.MIGRANT).any()  # who is not better does not come
+    assert (np.nonzero(came)[1] >= 20).all() and came.any()
+    actor, critic = (jax.tree.leaves(new.inherited["opt_state"][part])[0] for part in ("actor", "critic"))
+    assert (actor[came] == 0).all()  # lr is that of the best of the slow
+    assert (critic[came] == 1).all()  # critic_lr is the same in all members
 
 
-def test_the_best_of_the_smallest_sub_population_stays():
-    scheme = MfPbt(winners=0.5, migrants=0.5)
-    for members in (4, 8):
-        before = population(members).replace(generation=jnp.full(members, 4, jnp.int32))
-        new = generations(scheme, np.arange(members), before=before)
-        half = members // 2
-        assert (new.kind[:, [half - 1, members - 1]] == Kind.KEPT).all()
+def test_a_share_is_rounded_down_whatever_floats_make_of_it():
+    assert [share_of(0.29, 100), share_of(0.25, 7), share_of(0.01, 8), share_of(0.0, 8)] == [29, 1, 1, 0]
+
+
+def test_a_quarter_is_drawn_anew_from_the_whole_range():
+    """Whether a value is drawn, from where, and by which factor it moves else: all independent of each other."""
+    new = generations(Pbt(resample=0.25, exploit=0.5), np.arange(MEMBERS))
+    explored = new.kind == Kind.EXPLORE
+    before, drawn, place = population().hypers, {}, {}
+    for name, (low, high, log) in RANGES.items():
+        value = getattr(new.hypers, name)[explored]
+        ratio = value / np.asarray(getattr(before, name))[new.parent[explored]]
+        drawn[name] = ~np.isclose(ratio[:, None], [0.8, 1.2], rtol=1e-5).any(axis=1)
+        place[name] = np.log(value / low) / np.log(high / low) if log else (value - low) / (high - low)
+        assert abs(drawn[name].mean() - 0.25) < 0.03
+        assert abs((ratio[~drawn[name]] > 1).mean() - 0.5) < 0.03
+        within = np.sort(place[name][drawn[name]])
+        np.testing.assert_allclose(within, np.linspace(0, 1, len(within)), atol=0.05)  # Kolmogorov-Smirnov
+    for one, other in (("lr", "critic_lr"), ("lr", "ent_coef"), ("critic_lr", "ent_coef")):
+        assert abs(np.corrcoef(drawn[one], drawn[other])[0, 1]) < 0.06
+        both = drawn[one] & drawn[other]
+        assert abs(np.corrcoef(place[one][both], place[other][both])[0, 1]) < 0.2
 
 
 def test_a_value_of_zero_is_left_by_a_draw():
@@ -381,9 +503,21 @@ def test_halving_ends_the_worst_at_their_rungs_and_hands_on_their_slots():
     assert ((worse.kind == Kind.FRESH) == ends).all()
 
 
-def test_halving_with_another_reduction_keeps_another_share():
-    new = generations(Halving(reduction=2), np.arange(30), count=2, before=prepared(Halving(reduction=2), 30))
-    assert (new.kind == Kind.KEPT).sum(axis=1).tolist() == [15, 15]
+@pytest.mark.parametrize(
+    ("members", "reduction", "pass_"), [(30, 2, 15), (32, 3, 10), (5, 2, 2), (8, 3, 2), (11, 4, 2), (2, 3, 1)]
+)
+def test_as_many_pass_a_rung_as_the_paper_s_say(members, reduction, pass_):
+    """``floor(n / eta)`` of n, as in successive halving and ASHA; one at least."""
+    scheme = Halving(reduction=reduction)
+    fitness = np.random.default_rng(members).permutation(members)
+    new = generations(scheme, fitness, count=2, before=prepared(scheme, members))
+    assert ((new.kind == Kind.KEPT) == (fitness >= members - pass_)).all()
+
+
+def test_all_that_tie_pass_a_rung():
+    fitness = np.array([1.0, 1, 1, 0, 0, 0])
+    new = generations(Halving(reduction=3), fitness, count=2, before=prepared(Halving(), 6))
+    assert ((new.kind == Kind.KEPT) == (fitness == 1)).all()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.scheme)
