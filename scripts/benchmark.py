@@ -93,8 +93,8 @@ def line(one: Planned, outcome: Outcome) -> str:
     """What became of a cell, in one line."""
     if outcome.state == "failed":
         return f"{one.cell.label}: FAILED after {duration(outcome.seconds)}: {outcome.error}"
-    reached = benchmark.final_return(one.cell.folder)
-    figures = f"return {reached[0]:.2f} ({reached[1]:.2f} .. {reached[2]:.2f}), " if reached else ""
+    reached = benchmark.reached(one.cell.folder)
+    figures = f"{reached.text}, " if reached else ""
     expected = f" (expected {duration(remaining(one))})" if outcome.state == "finished" else ""
     return f"{one.cell.label}: {outcome.state}, {figures}{duration(outcome.seconds)}{expected}"
 

@@ -50,7 +50,7 @@ def write_scores(path: Path, data: dict[str, Any]) -> None:
     """The tables of the page, for other programs."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        columns = ("runs", "steps", "first", "last", "mean", "std", "best")
+        columns = ("runs", "diverged", "steps", "first", "last", "mean", "std", "best")
         writer.writerow(["metric", "score", "task", "algorithm", "iqm", "iqm_low", "iqm_high", *columns])
         for block in data["metrics"]:
             for task in block["tasks"]:

@@ -24,13 +24,11 @@ def best_policies(results: Results, most: int, notes: list[str]) -> list[tuple[s
 
     Nothing here may fail a report: what cannot be shown is said in a line.
     """
-    from shoal.results import RETURN
-
     best: dict[str, Cell] = {}
     for cell in results.cells:
         if cell.training is not None and (cell.training.folder / "policies.safetensors").exists():
-            score = float(cell.metrics[RETURN][:, -1].max())
-            if cell.place not in best or score > float(best[cell.place].metrics[RETURN][:, -1].max()):
+            score = float(cell.metrics[results.objective][:, -1].max())
+            if cell.place not in best or score > float(best[cell.place].metrics[results.objective][:, -1].max()):
                 best[cell.place] = cell
     shown: list[tuple[str, str, str]] = []
     for place, cell in best.items():

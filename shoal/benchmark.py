@@ -34,7 +34,7 @@ from envs.base import UserError
 from shoal import config, cost, runner, sharding
 from shoal.config import CONFIG_DIR, setting
 from shoal.progress import human
-from shoal.records import EVALUATIONS, METRICS, write_atomically
+from shoal.records import EVALUATIONS, METRICS, diverged_runs, objective_of, short_name, write_atomically
 from shoal.words import as_text, nearest, readable, unknown
 
 SHIPPED = Path(CONFIG_DIR) / "benchmark"
@@ -464,20 +464,40 @@ def _last_line(text: str) -> str:
     return lines[-1].removeprefix("error: ") if lines else "it said nothing"
 
 
-def final_return(folder: Path) -> tuple[float, float, float] | None:
-    """IQM and 95 % interval over runs of the last evaluation."""
+class Reached(NamedTuple):
+    """The objective in the last evaluation of a cell: IQM and 95 % interval over the runs that live."""
+
+    objective: str
+    iqm: float
+    low: float
+    high: float
+    diverged: int  # runs left out
+
+    @property
+    def text(self) -> str:
+        figures = (
+            f"{short_name(self.objective)} {self.iqm:.2f} ({self.low:.2f} .. {self.high:.2f})"
+            if np.isfinite(self.iqm)
+            else "no score"
+        )
+        return figures + (f", {self.diverged} diverged" if self.diverged else "")
+
+
+def reached(folder: Path) -> Reached | None:
+    """What a training has come to; None if it has not been evaluated."""
     from shoal.report import bootstrap, iqm
 
+    objective, lost = objective_of(OmegaConf.load(folder / "config.yaml")), diverged_runs(folder)  # type: ignore[arg-type]
     last: dict[int, float] = {}
     for entry in evaluations(folder):
         if "absolute" not in entry:
-            values = np.asarray(entry["metrics"]["episode_return"], float).mean(axis=-1)
+            values = np.asarray(entry["metrics"][objective], float).mean(axis=-1)
             last |= dict(zip(entry["runs"], values, strict=True))
-    values = np.array([value for value in last.values() if np.isfinite(value)])
-    if not len(values):
+    values = np.array([value for run, value in last.items() if np.isfinite(value) and run not in lost])
+    if not last:
         return None
-    low, high = bootstrap(values)
-    return float(iqm(values)), float(low), float(high)
+    middle, low, high = (iqm(values), *bootstrap(values)) if len(values) else (np.nan,) * 3
+    return Reached(objective, float(middle), float(low), float(high), len(lost))
 
 
 def note(folder: Path, cell: Cell, outcome: Outcome) -> None:

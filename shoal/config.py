@@ -35,6 +35,7 @@ from omegaconf.errors import OmegaConfBaseException
 import config as config_package
 import envs
 from envs.base import UserError
+from shoal import records
 from shoal.files import import_file
 from shoal.words import as_text, fail, nearest, pasted, readable, unknown
 
@@ -100,6 +101,7 @@ class EnvChoice:
 class Evaluation:
     episodes: int = setting(32, low=1)  # per run and chunk; the absolute metric plays ten times as many
     greedy: bool = setting(True)  # the policy's mode rather than a sample
+    objective: str = setting("auto")  # the metric that ranks, the higher the better; auto: the first team's return
 
 
 @dataclasses.dataclass
@@ -318,6 +320,7 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
 def complete(saved: DictConfig) -> DictConfig:
     """The configuration that a folder holds, with what has since become a setting at its default."""
     defaults = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(Settings)))
+    defaults.evaluation.objective = records.objective_of(saved)
     return OmegaConf.merge(defaults, saved)  # type: ignore[return-value]
 
 

@@ -78,6 +78,12 @@ def _short(text: str, most: int = 40) -> str:
     return _plain(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
+def _name(data: Json, number: int) -> str:
+    """An algorithm, and how many of its runs are in no figure."""
+    lost = data["diverged"][number]
+    return _short(data["algorithms"][number]) + (f" ({lost} diverged)" if lost else "")
+
+
 def _look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": "--" if number >= 6 else "-"}
 
@@ -91,9 +97,7 @@ def _steps(axes: Any) -> None:
 def _curve(axes: Any, data: Json, one: Json) -> None:
     look = _look(one["algorithm"])
     marker = "o" if len(one["x"]) == 1 else None
-    axes.plot(
-        one["x"], one["y"], linewidth=1.8, marker=marker, label=_short(data["algorithms"][one["algorithm"]]), **look
-    )
+    axes.plot(one["x"], one["y"], linewidth=1.8, marker=marker, label=_name(data, one["algorithm"]), **look)
     axes.fill_between(one["x"], one["low"], one["high"], color=look["color"], alpha=0.16, linewidth=0)
 
 
@@ -143,7 +147,7 @@ def _aggregates(data: Json, together: Json, scale: str) -> Any:
             _interval(axes, position, row["values"][name], row["algorithm"])
         axes.set_title(name if name == "IQM" else name.capitalize())
         axes.grid(axis="y", visible=False)
-    labels = [_short(data["algorithms"][row["algorithm"]]) for row in rows]
+    labels = [_name(data, row["algorithm"]) for row in rows]
     panels[0].set_yticks(range(len(rows)), labels)
     panels[0].invert_yaxis()
     figure.supxlabel(scale, fontsize=9)
@@ -189,7 +193,7 @@ def _tasks(data: Json, block: Json, single: bool) -> Any:
                     one["x"],
                     one["y"],
                     linewidth=1.6,
-                    label=_short(data["algorithms"][one["algorithm"]]),
+                    label=_name(data, one["algorithm"]),
                     **_look(one["algorithm"]),
                 )
             else:

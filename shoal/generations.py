@@ -22,6 +22,7 @@ from shoal import elastic, sharding
 from shoal.algorithm import Hypers, Metrics, Params, TrainState
 from shoal.evolve import NOBODY, Kind, Population, Trial, evolve, first_memory
 from shoal.metrics import Table
+from shoal.records import RETURN
 from shoal.schemes import Halving, Rules
 
 if TYPE_CHECKING:
@@ -95,12 +96,17 @@ def start(run: RunState, key: chex.PRNGKey, hypers: Hypers, rules: Rules) -> Evo
 
 
 def train_rounds(
-    state: Evolving, train_round: Callable[..., Any], rules: Rules, runs: int, rounds: int
+    state: Evolving,
+    train_round: Callable[..., Any],
+    rules: Rules,
+    runs: int,
+    rounds: int,
+    objective: str = RETURN,
 ) -> tuple[Evolving, Round]:
     """``rounds`` rounds as one scan; those of the result have a leading axis.
 
     ``train_round(run, hypers) -> run, metrics, episodes`` is for one run. Of the (padded) run axis the first ``runs``
-    evolve.
+    evolve, by the mean of ``objective`` over the episodes of their evaluations.
     """
     width = len(state.fitness)
     train = sharding.over_runs(partial(train_slot, train_round=train_round, rules=rules), width, in_place=True)
@@ -119,7 +125,7 @@ def train_rounds(
         # Whoever was lost: a member whose parameters are finite may yet have no fitness for what is in its slot.
         washed = (before.diverged | (due & ~jnp.isfinite(state.fitness))) & ~population.diverged
         run, metrics, episodes = train(state.run, state.hypers, state.kind, washed)
-        mean = episodes["episode_return"].mean(axis=-1)
+        mean = episodes[objective].mean(axis=-1)
         fitness = jnp.where(run.diverged | ~jnp.isfinite(mean), -jnp.inf, mean)
         state = state.replace(run=run, fitness=fitness, round=state.round + 1)
         told = Round(

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from shoal.records import LINEAGE, figure, whole_lines, write_atomically
+from shoal.records import LINEAGE, RETURN, figure, whole_lines, write_atomically
+from shoal.report import others, words, write_evaluations
 from shoal.statistics import bootstrap, iqm
 
 if TYPE_CHECKING:
@@ -99,15 +100,17 @@ def ancestry(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     return pd.DataFrame(line[::-1])
 
 
-def best_of_populations(entries: Sequence[dict[str, Any]], members: int) -> list[dict[str, Any]]:
-    """Evaluations of runs as evaluations of populations: the best member's at each step.
+def best_of_populations(
+    entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN
+) -> list[dict[str, Any]]:
+    """Evaluations of runs as evaluations of populations: the best member's at each step, by the objective.
 
     The absolute metric is that of the slot with the best evaluation before, whichever plays best in it.
     """
     best: dict[int, float] = {}  # of each run
     reduced = []
     for entry in entries:
-        returns = np.asarray(entry["metrics"]["episode_return"], float).mean(axis=-1)
+        returns = np.asarray(entry["metrics"][objective], float).mean(axis=-1)
         returns = np.where(np.isfinite(returns) & ~np.isin(entry["runs"], entry.get("diverged", [])), returns, -np.inf)
         if "absolute" in entry:
             returns = np.array([best.get(run, -np.inf) for run in entry["runs"]])
@@ -124,14 +127,14 @@ def best_of_populations(entries: Sequence[dict[str, Any]], members: int) -> list
     return reduced
 
 
-def curves(entries: Sequence[dict[str, Any]], members: int) -> tuple[np.ndarray, np.ndarray]:
-    """Steps ``[C]`` and the returns of all members, ``[S, M, C]``; NaN where one was not evaluated, or diverged."""
+def curves(entries: Sequence[dict[str, Any]], members: int, metric: str = RETURN) -> tuple[np.ndarray, np.ndarray]:
+    """Steps ``[C]`` and a metric of all members, ``[S, M, C]``; NaN where one was not evaluated, or diverged."""
     entries = [entry for entry in entries if "absolute" not in entry]
     steps = sorted({entry["env_steps"] for entry in entries})
     count = 1 + max((max(entry["runs"]) for entry in entries), default=-1)
     returns = np.full((count, len(steps)), np.nan)
     for entry in entries:
-        values = np.asarray(entry["metrics"]["episode_return"], float).mean(axis=-1)
+        values = np.asarray(entry["metrics"][metric], float).mean(axis=-1)
         returns[entry["runs"], steps.index(entry["env_steps"])] = values
         returns[entry.get("diverged", []), steps.index(entry["env_steps"])] = np.nan
     returns[~np.isfinite(returns)] = np.nan
@@ -149,10 +152,12 @@ def _reduced(returns: np.ndarray) -> dict[str, np.ndarray]:
     return {"best of a population": np.nanmax(whole, axis=1), "its mean": np.nanmean(whole, axis=1)}
 
 
-def draw_curves(path: Path, entries: Sequence[dict[str, Any]], members: int, title: str) -> None:
+def draw_curves(
+    path: Path, entries: Sequence[dict[str, Any]], members: int, title: str, objective: str = RETURN
+) -> None:
     """``curves.png``: the best and the mean of the populations, IQM and 95 % band over them, and each one thin."""
     plt = _pyplot()
-    steps, returns = curves(entries, members)
+    steps, returns = curves(entries, members, objective)
     if not len(steps):
         return
     figure_, axes = plt.subplots(figsize=(8, 4.8), dpi=150)
@@ -163,33 +168,39 @@ def draw_curves(path: Path, entries: Sequence[dict[str, Any]], members: int, tit
         axes.plot(steps, iqm(values), color=colour, linewidth=2, label=name)
         if len(values) > 1:
             axes.fill_between(steps, *bootstrap(values), color=colour, alpha=0.2, linewidth=0)
-    axes.set(xlabel="environment steps of a member", ylabel="episode return (greedy evaluation)", title=title)
+    axes.set(xlabel="environment steps of a member", ylabel=f"{words(objective)} (greedy evaluation)", title=title)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
     if axes.lines:
         axes.legend(frameon=False, fontsize=8, loc="lower right")
-    note = f"IQM over {len(returns)} populations of {members} members, 95 % bootstrap interval; thin: each population"
+    living = _whole(returns)
+    lost = f" ({(~living).sum()} of them diverged, left out)" if not living.all() else ""
+    note = f"IQM over {len(returns)} populations of {members} members{lost}, 95 % bootstrap interval; thin: each one"
     axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
     _save(figure_, path)
 
 
-def closing_table(entries: Sequence[dict[str, Any]], members: int) -> list[list[str]]:
-    """Rows of ``what, populations, first, last (95 % interval), best population, absolute``, under a header."""
-    _, returns = curves(entries, members)
+def closing_table(entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN) -> list[list[str]]:
+    """Rows of ``what, populations, first, last (95 % interval), best population, absolute``, under a header.
+
+    All figures are of the objective; the other returns of the last evaluation stand in columns of their own.
+    """
+    _, returns = curves(entries, members, objective)
     whole = _whole(returns)
     lost = f" ({(~whole).sum()} diverged)" if not whole.all() else ""
     absolute = [
         np.mean(values)
-        for entry in best_of_populations(entries, members)
+        for entry in best_of_populations(entries, members, objective)
         if "absolute" in entry
-        for population, values in zip(entry["runs"], entry["metrics"]["episode_return"], strict=True)
+        for population, values in zip(entry["runs"], entry["metrics"][objective], strict=True)
         if whole[population]
     ]
-    table = [["", "populations", "first", "last", "95 %", "best", "absolute"]]
+    more = {title: _last(entries, members, objective, metric) for metric, title in others(entries, objective).items()}
+    table = [["", "populations", "first", "last", "95 %", "best", "absolute", *more]]
     for name, values in _reduced(returns).items():
         if not len(values):
-            table.append([name, f"{len(returns)} of {members}{lost}", *["-"] * 5])
+            table.append([name, f"{len(returns)} of {members}{lost}", *["-"] * (5 + len(more))])
             continue
         low, high = bootstrap(values[:, -1])
         score = f"{iqm(np.array(absolute)):.2f}" if absolute and name.startswith("best") else "-"
@@ -202,9 +213,19 @@ def closing_table(entries: Sequence[dict[str, Any]], members: int) -> list[list[
                 f"{low:.2f} .. {high:.2f}",
                 f"{values[:, -1].max():.2f}",
                 score,
+                *(f"{iqm(columns[name]):.2f}" for columns in more.values()),
             ]
         )
     return table
+
+
+def _last(entries: Sequence[dict[str, Any]], members: int, objective: str, metric: str) -> dict[str, np.ndarray]:
+    """A metric in the last evaluation of each population that is whole, ``[S]``: of the best member, and the mean."""
+    returns = curves(entries, members, objective)[1]
+    whole = _whole(returns)
+    scores, values = returns[whole][..., -1], curves(entries, members, metric)[1][whole][..., -1]  # [S, M]
+    best = np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1)
+    return {"best of a population": values[np.arange(len(best)), best], "its mean": np.nanmean(values, axis=1)}
 
 
 def draw(path: Path, table: pd.DataFrame, title: str) -> None:
@@ -317,13 +338,13 @@ def write_winner(path: Path, config: Mapping[str, Any], row: pd.Series) -> None:
 
 def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, Any]], algorithm: str) -> None:
     """All that a folder gets in the end: evaluations and curves of populations, the family tree, the winner."""
-    from shoal.report import write_evaluations
-
     assert plan.rules is not None
-    folder, members, env = plan.folder, plan.rules.population, config["env"]["name"]
+    folder, members, env, objective = plan.folder, plan.rules.population, config["env"]["name"], plan.objective
     populations = dataclasses.replace(plan.runs, seed=plan.runs.seed[::members], point=plan.runs.point[::members])
-    write_evaluations(folder / "evaluations.json", best_of_populations(entries, members), populations, env, algorithm)
-    draw_curves(folder / "curves.png", entries, members, f"{algorithm} on {env}, evolve={config['evolve']['scheme']}")
+    best = best_of_populations(entries, members, objective)
+    write_evaluations(folder / "evaluations.json", best, populations, env, algorithm)
+    title = f"{algorithm} on {env}, evolve={config['evolve']['scheme']}"
+    draw_curves(folder / "curves.png", entries, members, title, objective)
     table = read(folder)
     if len(table):
         draw(folder / PICTURE, table, f"{algorithm} on {env}")

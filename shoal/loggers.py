@@ -34,9 +34,14 @@ class Silent:
 
 
 def summary(rows: Rows, runs: int) -> dict[str, float]:
-    """``mean/<metric>`` over runs, ``best/episode_return``, and ``run_<i>/<metric>`` of the first ``runs`` ones."""
+    """``mean/<metric>`` over runs, ``best/episode_return``, and ``run_<i>/<metric>`` of the first ``runs`` ones.
+
+    A run that has diverged is in no mean; ``mean/diverged`` is the share of such runs.
+    """
     names = [name for name in rows[0] if name not in NOT_METRICS]
-    finite = {name: [row[name] for row in rows if np.isfinite(row[name])] for name in names}
+    living = [row for row in rows if not row.get("diverged")]
+    finite = {name: [row[name] for row in living if np.isfinite(row[name])] for name in names}
+    finite |= {"diverged": [row["diverged"] for row in rows]} if "diverged" in names else {}
     values = {f"mean/{name}": float(np.mean(column)) for name, column in finite.items() if column}
     if finite["episode_return"]:
         values["best/episode_return"] = float(np.max(finite["episode_return"]))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.base import Env
+from envs.base import Env, UserError
 from envs.wrappers import VecTimeStep
 from shoal.algorithm import Metrics
 
@@ -29,6 +29,21 @@ def of_episodes(returns: chex.Array, length: chex.Array, info: dict[str, chex.Ar
     if "won" in info:
         values["win_rate"] = info["won"].astype(jnp.float32)
     return values
+
+
+def chosen_objective(word: str, env: Env) -> str:
+    """The metric that ``evaluation.objective`` names; ``auto`` is the return of the first team, or of the only one."""
+    if word == "auto":
+        return f"episode_return/{env.group_names[0]}" if len(env.group_names) > 1 else "episode_return"
+
+    def names(key: chex.PRNGKey) -> Metrics:
+        timestep = env.reset(key)[1]
+        return of_episodes(timestep.reward, jnp.int32(0), timestep.info, env)
+
+    known = jax.eval_shape(names, jax.random.PRNGKey(0))
+    if word not in known:
+        raise UserError(f"evaluation.objective={word}: must be one of auto, {', '.join(known)}")
+    return word
 
 
 def episode_metrics(step: VecTimeStep, env: Env) -> Metrics:

@@ -147,7 +147,7 @@ def _tasks(data: Json) -> str:
             for curve in t["curves"]
         }
         count = f"{min(runs)}" if len(runs) == 1 else f"{min(runs)} to {max(runs)}"
-        caption = f"IQM of {count} runs, as they were scored; band: 95 % bootstrap."
+        caption = f"IQM of {count} runs, as they were scored; band: 95 % bootstrap.{_lost(data['metrics'][0], task)}"
         figures.append(_figure("task", task, caption, size, task=task, wide=1 if alone else None))
     return _section(
         "Task by task",
@@ -182,11 +182,23 @@ def _table(data: Json, block: Json) -> str:
                 continue
             value, low, high = row["iqm"]
             kind = ' class="best"' if value == best[task] and len(data["ranked"]) > 1 else ""
-            cells.append(f"<td{kind}>{_text(value)}<small>{_text(low)} … {_text(high)}</small></td>")
+            lost = f"; {row['diverged']} diverged" if row["diverged"] else ""
+            cells.append(f"<td{kind}>{_text(value)}<small>{_text(low)} … {_text(high)}{lost}</small></td>")
         lines.append(f"<tr><th>{_swatch(data, name)}{escape(name)}</th>{''.join(cells)}</tr>")
     head = f"<th>{escape(_words(block['name']))}</th>{head}"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f'<div class="scroll">{table}</div>' + "".join(_details(data, task) for task in block["tasks"])
+
+
+def _counted(row: Json) -> str:
+    """How many runs a figure is of, and how many it is not of."""
+    return f"{row['runs']} ({row['diverged']} more diverged)" if row["diverged"] else str(row["runs"])
+
+
+def _lost(block: Json, task: str) -> str:
+    """A sentence on the runs of a task that are in no figure."""
+    lost = sum(row["diverged"] for one in block["tasks"] if one["task"] == task for row in one["rows"])
+    return f" {lost} more diverged." if lost else ""
 
 
 def _details(data: Json, task: Json) -> str:
@@ -195,7 +207,7 @@ def _details(data: Json, task: Json) -> str:
     lines = []
     for row in task["rows"][:ROWS]:
         value, low, high = row["iqm"]
-        figures = [str(row["runs"]), human(row["steps"]), *(_text(row[key]) for key in ("first", "last"))]
+        figures = [_counted(row), human(row["steps"]), *(_text(row[key]) for key in ("first", "last"))]
         figures += [
             _text(value),
             f"{_text(low)} … {_text(high)}",
@@ -238,6 +250,7 @@ def _runs(data: Json) -> str:
     for task, number, curve in cells[:RUN_FIGURES]:
         shown, runs = len(curve["seeds"]), curve["runs"]
         caption = f"{runs} run{'s' * (runs > 1)}" if shown == runs else f"the first {shown} of {runs} runs"
+        caption += f", {curve['diverged']} more diverged" if curve["diverged"] else ""
         title = f"{data['algorithms'][number]} on {task}"
         figures.append(
             _figure("runs", title, f"{caption}; thick: IQM of all.", f"{size} seeds", task=task, number=number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -26,7 +27,8 @@ class _Percent(ProgressColumn):
 class Display:
     """A bar with steps, percent, steps/s over all runs, time left, mean and best return; of one process of several."""
 
-    def __init__(self, total_steps: int, runs: int, shown: bool = True):
+    def __init__(self, total_steps: int, runs: int, shown: bool = True, what: str = "return"):
+        self.what = what  # the name of the figures at the end of the bar
         self.console = Console(stderr=True, quiet=not shown)
         self.total, self.runs = total_steps, runs
         self.bar = Progress(
@@ -56,13 +58,17 @@ class Display:
         """Steps that an earlier session had done do not count for the speed."""
         self.bar.reset(self.task, completed=steps)
 
-    def advance(self, steps: int, speed: float, mean: float, best: float) -> None:
+    def advance(self, steps: int, speed: float, values: np.ndarray, diverged: np.ndarray) -> None:
+        """Show the bar after some steps, with the mean of ``values [R]`` over runs that have not ``diverged [R]``."""
+        values = values[~diverged & np.isfinite(values)]
+        shown = f"{self.what} {values.mean():.2f} mean {values.max():.2f} best" if len(values) else ""
+        lost = f" ({diverged.sum()} diverged)" if diverged.any() else ""
         self.bar.update(
             self.task,
             description=f"training {self.runs} run{'s' * (self.runs > 1)}",
             completed=steps,
             steps=f"{human(steps)}/{human(self.total)} steps  {human(speed)} steps/s",
-            returns=f"return {mean:.2f} mean {best:.2f} best",
+            returns=shown + lost,
         )
 
     def line(self, text: str) -> None:

@@ -7,9 +7,11 @@ determines, no times: the same command writes the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,31 @@ import numpy as np
 from shoal import reading
 
 METRICS, EVALUATIONS, LINEAGE = "metrics.csv", "evaluations.jsonl", "lineage.csv"
+RETURN = "episode_return"  # of an agent, the mean over all agents
 SWEEP_FIELDS = ("mode", "num", "seed", "paired")  # of `sweep` in config.yaml; all others are hyperparameters
+
+
+def objective_of(config: Mapping[str, Any]) -> str:
+    """The metric that a training is ranked by; a folder without this setting was ranked by the mean return."""
+    return str((config.get("evaluation") or {}).get("objective", RETURN))
+
+
+def short_name(objective: str) -> str:
+    """What a line calls figures of the objective."""
+    return "return" if objective == RETURN else objective
+
+
+def diverged_runs(folder: Path) -> set[int]:
+    """The runs whose newest row of ``metrics.csv`` has ``diverged``; rows that cannot be read count for nothing."""
+    newest: dict[int, bool] = {}
+    with contextlib.suppress(OSError, ValueError, csv.Error):
+        rows = csv.reader(whole_lines(folder / METRICS))
+        header = next(rows, [])
+        run, diverged = header.index("run"), header.index("diverged")
+        for row in rows:
+            with contextlib.suppress(ValueError, IndexError):
+                newest[int(row[run])] = row[diverged] == "1"
+    return {run for run, diverged in newest.items() if diverged}
 
 
 def figure(value: Any) -> str:

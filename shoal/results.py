@@ -19,9 +19,9 @@ import numpy as np
 import yaml
 
 from shoal.lineage import best_of_populations, members_of
-from shoal.records import EVALUATIONS, METRICS, SWEEP_FIELDS
+from shoal.records import EVALUATIONS, METRICS, RETURN, SWEEP_FIELDS, diverged_runs, objective_of
 
-RETURN = "episode_return"
+OBJECTIVE = "objective"  # stands for each task's own metric where tasks are ranked by different ones
 MARK = '<meta name="generator" content="shoal report">'  # in a page of ours: the JSON beside it is its copy of the data
 SKIPPED = ("checkpoints", "wandb", "tensorboard", "figures", "__pycache__")  # folders with nothing to read
 OTHERS = ("provenance.json", "status.json")  # JSON of ours with no evaluations in it
@@ -54,6 +54,7 @@ class Run:
     absolute: dict[str, list[float]]  # the episodes of the absolute metric
     elapsed: list[float]  # seconds at each step, where the program tells
     extremes: dict[str, tuple[float, float]]  # the smallest and the largest value of any episode
+    diverged: bool = False
 
 
 @dataclasses.dataclass
@@ -96,6 +97,7 @@ class Cell:
     base: str  # the algorithm without what sets its variants apart
     point: dict[str, Any]  # what does
     training: Training | None
+    diverged: int = 0  # runs that are not among `runs`, as they diverged or have returns that are no numbers
 
     steps: np.ndarray = dataclasses.field(init=False)  # [C]
     metrics: dict[str, np.ndarray] = dataclasses.field(init=False)  # [R, C]
@@ -137,6 +139,7 @@ class Results:
     notes: list[str]  # what could not be used, a line each
     unusable: list[str]  # of what was asked for: nothing in there at all
     sources: set[Path]  # files that were read
+    objective: str = RETURN  # the metric that ranks, or OBJECTIVE
 
     @property
     def algorithms(self) -> list[str]:
@@ -148,9 +151,9 @@ class Results:
 
     @property
     def metrics(self) -> list[str]:
-        """Those that some cell has, the return first."""
+        """Those that some cell has, the objective first."""
         names = dict.fromkeys(name for cell in self.cells for name in cell.metrics)
-        return sorted(names, key=lambda name: (name != RETURN, list(names).index(name)))
+        return sorted(names, key=lambda name: (name != self.objective, list(names).index(name)))
 
 
 class Unreadable(Exception):
@@ -192,8 +195,11 @@ def read(paths: Iterable[str | Path]) -> Results:
                 what = "nothing that a training or marl-eval left behind" if path.exists() else "no such file or folder"
                 notes.append(f"{path}: {what}")
     _tell_apart([training for training, _ in trainings])
-    cells = _cells(trainings, plain, notes)
-    return Results(cells, [training for training, _ in trainings], notes, unusable, sources)
+    objectives = _objectives(trainings, plain, notes)
+    cells = _cells(trainings, plain, objectives, notes)
+    every = set(objectives.values())
+    objective = every.pop() if len(every) == 1 else OBJECTIVE
+    return Results(cells, [training for training, _ in trainings], notes, unusable, sources, objective)
 
 
 def find(path: Path) -> list[Path]:
@@ -244,6 +250,8 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
     try:
         environment, task = config["env"]["name"].split("/", 1)
         named = Path(config["file"]).name == config["recipe"]
+        objective = objective_of(config)
+        config["evaluation"] = {**(config.get("evaluation") or {}), "objective": objective}  # of a folder without it
         name, seeds, first = config["algorithm" if named else "recipe"], int(config["seeds"]), int(config["seed"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unreadable(f"its config.yaml is not a training's ({error!r})") from error
@@ -253,15 +261,22 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
         provenance = {}
     training = Training(folder, name, environment, task, config, text, provenance, _swept(folder, config))
     runs: dict[int, Run] = {}
-    entries, members = _entries(folder, notes), members_of(config)
-    for entry in best_of_populations(entries, members) if members > 1 else entries:  # a population is a seed
+    entries, members, lost = _entries(folder, notes), members_of(config), diverged_runs(folder)
+    if not all(objective in entry["metrics"] for entry in entries):
+        notes.append(f"{folder}: evaluation.objective={objective} is no metric of its evaluations; {RETURN} instead")
+        config["evaluation"]["objective"] = objective = RETURN
+    if members > 1:  # a population is a seed
+        entries = best_of_populations(entries, members, objective)
+        counts = Counter(run // members for run in lost)
+        lost = {population for population, count in counts.items() if count == members}
+    for entry in entries:
         tables = {metric: np.asarray(values, float) for metric, values in entry["metrics"].items()}
         means, lows, highs = (
             {metric: reduce(table, axis=-1).tolist() for metric, table in tables.items()}
             for reduce in (np.mean, np.min, np.max)
         )
         for position, run in enumerate(entry["runs"]):
-            record = runs.setdefault(run, Run(first + run % seeds, [], {}, [], {}, [], {}))
+            record = runs.setdefault(run, Run(first + run % seeds, [], {}, [], {}, [], {}, run in lost))
             for metric in tables:
                 low, high = record.extremes.get(metric, (np.inf, -np.inf))
                 record.extremes[metric] = min(low, lows[metric][position]), max(high, highs[metric][position])
@@ -439,6 +454,7 @@ def _label(name: str, point: Mapping[str, Any]) -> str:
 def _cells(
     trainings: Sequence[tuple[Training, dict[int, Run]]],
     plain: Sequence[tuple[str, str, str, str, Run]],
+    objectives: Mapping[tuple[str, str], str],
     notes: list[str],
 ) -> list[Cell]:
     """Runs of the same algorithm on the same task, put together and made whole."""
@@ -460,18 +476,66 @@ def _cells(
     cells = []
     for (environment, task, algorithm), every in groups.items():
         where = f"{algorithm} on {environment}/{task}"
+        objective = objectives[environment, task]
         distinct = _distinct(every, where, notes)
         whole = _whole(distinct)
-        finite = [run for run in whole if np.isfinite(run.values[RETURN]).all()]
+        living = [run for run in whole if not run.diverged]
+        finite = [run for run in living if np.isfinite([run.values[RETURN], run.values[objective]]).all()]
         if late := len(distinct) - len(whole):
             notes.append(f"{where}: {late} of {len(distinct)} runs have not come as far as the others; left out")
-        if broken := len(whole) - len(finite):
+        if lost := len(whole) - len(living):
+            notes.append(f"{where}: {lost} of {len(whole)} runs diverged; left out")
+        if broken := len(living) - len(finite):
             notes.append(f"{where}: {broken} of {len(whole)} runs have returns that are no numbers; left out")
         if finite:
-            cells.append(Cell(algorithm, environment, task, finite, *about[environment, task, algorithm]))
+            if len(set(objectives.values())) > 1:
+                finite = [_with_objective(run, objective) for run in finite]
+            more = about[environment, task, algorithm]
+            cells.append(Cell(algorithm, environment, task, finite, *more, diverged=lost + broken))
             if finite[0].absolute and RETURN not in cells[-1].absolute:
                 notes.append(f"{where}: its absolute metric is one number (BenchMARL's is its best episode); not used")
     return cells
+
+
+def _objectives(
+    trainings: Sequence[tuple[Training, dict[int, Run]]],
+    plain: Sequence[tuple[str, str, str, str, Run]],
+    notes: list[str],
+) -> dict[tuple[str, str], str]:
+    """The metric that ranks on each task: that of its trainings if they agree and all runs have it, else the return."""
+    asked: dict[tuple[str, str], dict[str, None]] = {}
+    known: dict[tuple[str, str], list[Run]] = {}
+    for training, runs in trainings:
+        place = (training.environment, training.task)
+        asked.setdefault(place, {})[objective_of(training.config)] = None
+        known.setdefault(place, []).extend(runs.values())
+    for _, environment, task, _, run in plain:
+        known.setdefault((environment, task), []).append(run)
+    chosen = {}
+    for place, every in known.items():
+        names = list(asked.get(place, {RETURN: None}))
+        chosen[place] = names[0] if len(names) == 1 and all(names[0] in run.values for run in every) else RETURN
+        if [chosen[place]] != names:
+            notes.append(f"{'/'.join(place)}: not all of it has the objective {' or '.join(names)}; ranked by {RETURN}")
+    if len(set(chosen.values())) > 1:
+        listed = ", ".join(f"{name} on {'/'.join(place)}" for place, name in chosen.items())
+        notes.append(f"{OBJECTIVE} is each task's own: {listed}")
+    return chosen
+
+
+def _with_objective(run: Run, name: str) -> Run:
+    """A run that has the metric ``name`` as OBJECTIVE too."""
+
+    def also(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {**table, OBJECTIVE: table[name]} if name in table else dict(table)
+
+    return dataclasses.replace(
+        run,
+        values=also(run.values),
+        episodes=[also(one) for one in run.episodes],
+        absolute=also(run.absolute),
+        extremes=also(run.extremes),
+    )
 
 
 def _absolute(run: Run, metric: str) -> bool:
@@ -556,7 +620,8 @@ def merge(cells: Sequence[Cell], notes: list[str]) -> dict[str, Any]:
             )
         seeds = [[run.seed for run in cell.runs] for cell in even]
         named = all(one == seeds[0] for one in seeds)
-        names = [name for name in even[0].metrics if all(name in cell.metrics for cell in even)]
+        shared = [name for name in even[0].metrics if all(name in cell.metrics for cell in even)]
+        names = [name for name in shared if name != OBJECTIVE]
         last = all(all(name in cell.absolute for name in names) for cell in even)
         for cell in even:
             chosen = np.linspace(0, len(cell.steps) - 1, points).round().astype(int)

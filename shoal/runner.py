@@ -55,9 +55,9 @@ from shoal.callbacks import Hooks
 from shoal.config import INT32, SHARES, build, check_settings, complete
 from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.evolve import Kind
-from shoal.metrics import Table, mean_over_updates
+from shoal.metrics import Table, chosen_objective, mean_over_updates
 from shoal.progress import Display, human, show_table
-from shoal.records import SWEEP_FIELDS, Records, write_atomically
+from shoal.records import RETURN, SWEEP_FIELDS, Records, objective_of, short_name, write_atomically
 from shoal.words import pasted
 
 # The first word of an evaluation's key: evaluation never shares random numbers with training. The second is the seed,
@@ -106,7 +106,7 @@ class RunState(struct.PyTreeNode):
 
     train: TrainState
     best_policy: Params  # of the best evaluation so far
-    best_return: chex.Array  # [] float32
+    best_return: chex.Array  # [] float32, of the objective
     diverged: chex.Array  # [] bool: a parameter became NaN or infinite; frozen since
     evaluation_key: chex.PRNGKey
 
@@ -130,9 +130,18 @@ def either(condition: chex.Array, yes: Any, no: Any) -> Any:
 
 
 def train_chunk(
-    algorithm: Algorithm, state: RunState, hypers: Hypers, updates: int, episodes: int, greedy: bool
+    algorithm: Algorithm,
+    state: RunState,
+    hypers: Hypers,
+    updates: int,
+    episodes: int,
+    greedy: bool,
+    objective: str = RETURN,
 ) -> tuple[RunState, Table, Metrics]:
-    """``updates`` updates of one run and an evaluation; metrics are means over the chunk, evaluation per episode."""
+    """``updates`` updates of one run and an evaluation; metrics are means over the chunk, evaluation per episode.
+
+    The policy with the highest mean of ``objective`` is the best one.
+    """
 
     def update(carry, _):
         train, diverged = carry
@@ -144,13 +153,13 @@ def train_chunk(
     (train, diverged), metrics = jax.lax.scan(update, (state.train, state.diverged), length=updates)
     policy = algorithm.policy(train)
     evaluation_key, episodes_played = evaluate(algorithm, policy, state.evaluation_key, episodes, greedy)
-    mean_return = episodes_played["episode_return"].mean()
-    better = ~diverged & (mean_return > state.best_return)
+    mean = episodes_played[objective].mean()
+    better = ~diverged & (mean > state.best_return)
     state = state.replace(
         train=train,
         diverged=diverged,
         best_policy=either(better, policy, state.best_policy),
-        best_return=jnp.where(better, mean_return, state.best_return),
+        best_return=jnp.where(better, mean, state.best_return),
         evaluation_key=evaluation_key,
     )
     return state, mean_over_updates(learners.everyones(metrics)), episodes_played
@@ -185,6 +194,11 @@ class Plan:
         return math.ceil(len(self.runs) / self.batch_size)
 
     @property
+    def objective(self) -> str:
+        """The metric that selects policies and ranks runs."""
+        return objective_of(self.settings)
+
+    @property
     def steps_per_chunk(self) -> int:
         """Environment steps of one run."""
         return self.updates_per_chunk * self.algorithm.steps_per_update
@@ -214,6 +228,7 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
         env = envs.make(cfg.env.name, **{str(name): value for name, value in kwargs.items()})
     except TypeError as error:
         raise UserError(f"env.kwargs={kwargs}: {error}") from error
+    cfg.evaluation.objective = chosen_objective(cfg.evaluation.objective, env)
     algorithm = learners.split(make, build(cfg.algo, "algo.", config_type), env, cfg.learners)
     if algorithm.num_updates > INT32:
         raise UserError(f"total_steps={cfg.algo.total_steps:g}: makes {algorithm.num_updates} updates; {INT32} at most")
@@ -257,7 +272,13 @@ def chunk_of(plan: Plan) -> Callable:
 
     def chunk(state: RunState, hypers: Hypers):
         return train_chunk(
-            plan.algorithm, state, hypers, plan.updates_per_round, evaluation.episodes, evaluation.greedy
+            plan.algorithm,
+            state,
+            hypers,
+            plan.updates_per_round,
+            evaluation.episodes,
+            evaluation.greedy,
+            plan.objective,
         )
 
     return chunk
@@ -400,8 +421,8 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
             continue
         value = OmegaConf.select(cfg, key)
         before = OmegaConf.select(saved, key)
-        if key == "runs_per_batch" and value == "auto":
-            continue  # the batches stay as they were chosen
+        if key in ("runs_per_batch", "evaluation.objective") and value == "auto":
+            continue  # stays as it was chosen
         if key == "evolve":  # the scheme; words of their own change its settings
             value, before = value.scheme, before.scheme
             if value == before:
@@ -502,7 +523,9 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
 
     def evolving(state: generations.Evolving, _: Hypers):
         assert plan.rules is not None
-        return generations.train_rounds(state, chunk_of(plan), plan.rules, plan.batch_size, plan.rounds_per_chunk)
+        return generations.train_rounds(
+            state, chunk_of(plan), plan.rules, plan.batch_size, plan.rounds_per_chunk, plan.objective
+        )
 
     if plan.width > plan.batch_size:
         devices, more = sharding.run_mesh(plan.batch_size).size, plan.width - plan.batch_size
@@ -583,7 +606,7 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     diverged = np.zeros(len(runs), bool)
     begin = time.perf_counter()
     total = plan.steps_per_chunk * plan.chunks * len(runs)
-    with Stop() as stop, Display(total, len(runs), hosts.leads()) as display:
+    with Stop() as stop, Display(total, len(runs), hosts.leads(), short_name(plan.objective)) as display:
 
         def stopped_by(name: str) -> None:
             stop.told = True
@@ -630,17 +653,17 @@ def write_results(
     title = f"{algorithm} on {settings.env.name}"
     if plan.rules is None:
         report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
-        report.draw(plan.folder / "curves.png", evaluations, runs, title)
+        report.draw(plan.folder / "curves.png", evaluations, runs, diverged, title, plan.objective)
     else:
         config = OmegaConf.to_container(settings, resolve=True)
         lineage.report(plan, config, evaluations, algorithm)  # type: ignore[arg-type]
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
     provenance(plan, programs, speed, time.perf_counter() - begin)
-    title += f": return of {settings.evaluation.episodes} greedy episodes, IQM over "
+    title += f": {short_name(plan.objective)} of {settings.evaluation.episodes} greedy episodes, IQM over "
     if plan.rules is None:
-        show_table(report.closing_table(evaluations, runs, diverged), f"{title}seeds")
+        show_table(report.closing_table(evaluations, runs, diverged, plan.objective), f"{title}seeds")
     else:
-        show_table(lineage.closing_table(evaluations, plan.rules.population), f"{title}populations")
+        show_table(lineage.closing_table(evaluations, plan.rules.population, plan.objective), f"{title}populations")
         print(lineage.said(plan.folder))
     speed_text = f", {human(speed.steps / speed.seconds)} steps/s" if speed.seconds else ""
     print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
@@ -723,9 +746,9 @@ def train_batch(
                 names = ", ".join(map(str, newly[:8])) + (f", ... ({len(newly)})" if len(newly) > 8 else "")
                 fate = "frozen, the others go on" if plan.rules is None else "selection will replace it"
                 display.line(f"warning: run {names} diverged (NaN) before step {human(env_steps)}; {fate}")
-        returns = np.array([row["evaluation/episode_return"] for row in rows])
+        values = np.array([row[f"evaluation/{plan.objective}"] for row in rows])
         steps = before + env_steps * len(runs)
-        display.advance(steps, speed.steps / speed.seconds, float(np.nanmean(returns)), float(np.nanmax(returns)))
+        display.advance(steps, speed.steps / speed.seconds, values, known_diverged[: len(runs)])
         failure, changed = None, False
         try:
             changed = hooks.after_chunk(chunk, list(map(user_callbacks.plain, rows)), evaluation["metrics"])

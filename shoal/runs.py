@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from shoal import lineage
 from shoal.files import import_file
-from shoal.records import EVALUATIONS, METRICS, SWEEP_FIELDS, whole_lines
+from shoal.records import EVALUATIONS, METRICS, SWEEP_FIELDS, diverged_runs, objective_of, whole_lines
 
 if TYPE_CHECKING:
     from shoal.algorithm import Algorithm, Params
@@ -60,6 +60,11 @@ class Runs:
         """What reports call the algorithm."""
         own = Path(self.config.file).name == self.config.recipe
         return str(self.config.algorithm if own else self.config.recipe)
+
+    @property
+    def objective(self) -> str:
+        """The metric that this training is ranked by, the higher the better."""
+        return objective_of(self.config)  # type: ignore[arg-type]
 
     @property
     def swept(self) -> list[str]:
@@ -145,14 +150,15 @@ class Runs:
 
     @cached_property
     def best(self) -> int:
-        """The run with the highest return of its absolute metric, or of its last evaluation."""
+        """The run with the highest objective in its absolute metric, or in its last evaluation; a diverged one last."""
         last: dict[int, float] = {}
         for entry in self._entries:
-            values = entry["metrics"]["episode_return"]
+            values = entry["metrics"][self.objective]
             last |= {run: float(np.nanmean(v)) for run, v in zip(entry["runs"], values, strict=True)}
         if not last:
             raise _mistake(f"{self.folder}: no evaluation there yet")
-        return max(last, key=lambda run: (np.isfinite(last[run]), last[run]))
+        lost = diverged_runs(self.folder)
+        return max(last, key=lambda run: (run not in lost, np.isfinite(last[run]), last[run]))
 
     @cached_property
     def plan(self) -> Plan:

@@ -33,6 +33,13 @@ def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
     return np.take(values, np.arange(cut, count - cut), axis=axis).mean(axis=axis)
 
 
+def rank(living: np.ndarray, diverged: int) -> tuple[float, float]:
+    """What to sort by, the highest first: an IQM in which diverged runs are the worst, then that of ``living [S]``."""
+    if not len(living):
+        return -np.inf, -np.inf
+    return float(iqm(np.append(living, np.full(diverged, -np.inf)))), float(iqm(living))
+
+
 def bootstrap(
     values: np.ndarray, draws: int = 1000, level: float = LEVEL, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shoal import statistics
-from shoal.results import RETURN, Cell, Results, common
+from shoal.results import Cell, Results, common
 from shoal.statistics import DRAWS, Estimate
 
 SHOWN = 12  # algorithms in the figures; tables have all
@@ -28,7 +28,9 @@ def summarise(results: Results, title: str) -> Json:
     if len(ranked) > SHOWN:
         notes.append(f"figures show the best {SHOWN} of {len(ranked)} algorithms and variants, tables all of them")
     cells = {(cell.algorithm, cell.place): cell for cell in results.cells}
-    metrics = [block(name, results, ranked, shown, notes if name == RETURN else []) for name in results.metrics]
+    metrics = []
+    for name in results.metrics:
+        metrics.append(block(name, results, ranked, shown, notes if name == results.objective else []))
     most = max(len(cell.runs) for cell in results.cells)
     if most > SEEDS:
         notes.append(f"single runs: the first {SEEDS} of each algorithm and task are drawn (there are up to {most})")
@@ -39,6 +41,7 @@ def summarise(results: Results, title: str) -> Json:
         "ranked": ranked,
         "tasks": results.tasks,
         "runs": sum(len(cell.runs) for cell in results.cells),
+        "diverged": [sum(c.diverged for c in results.cells if c.algorithm == name) for name in shown],
         "steps": int(max(cell.steps[-1] for cell in results.cells)),
         "evaluations": int(sum(len(cell.runs) * len(cell.steps) for cell in results.cells)),
         "timed": any(cell.seconds is not None for cell in cells.values()),
@@ -48,13 +51,13 @@ def summarise(results: Results, title: str) -> Json:
 
 
 def ranking(results: Results) -> list[str]:
-    """Algorithms, the best mean normalised return first."""
-    ranges = extremes(results.cells, RETURN)
-    scores: dict[str, list[float]] = {}
+    """Algorithms, the best mean normalised objective first; runs that diverged count as the worst."""
+    ranges = extremes(results.cells, results.objective)
+    scores: dict[str, list[tuple[float, float]]] = {}
     for cell in results.cells:
-        value = normalised(cell.metrics[RETURN][:, -1], *ranges[cell.place])
-        scores.setdefault(cell.algorithm, []).append(float(statistics.iqm(value)))
-    return sorted(scores, key=lambda name: -float(np.mean(scores[name])))
+        values = normalised(cell.metrics[results.objective][:, -1], *ranges[cell.place])
+        scores.setdefault(cell.algorithm, []).append(statistics.rank(values, cell.diverged))
+    return sorted(scores, key=lambda name: tuple(np.mean(scores[name], axis=0)), reverse=True)
 
 
 def extremes(cells: Sequence[Cell], metric: str) -> dict[str, tuple[float, float]]:
@@ -119,6 +122,7 @@ def task_block(place: str, metric: str, cells: list[Cell], ranked: list[str], sh
             {
                 "algorithm": name,
                 "runs": len(scores),
+                "diverged": cell.diverged,
                 "iqm": _estimate(iqm),
                 "mean": _number(scores.mean()),
                 "std": _number(scores.std(ddof=1)) if len(scores) > 1 else None,
@@ -146,6 +150,7 @@ def curve_of(cell: Cell, metric: str, number: int) -> Json:
         "low": _numbers(iqm.low),
         "high": _numbers(iqm.high),
         "runs": len(values),
+        "diverged": cell.diverged,
         "seeds": [{"seed": run.seed, "y": _numbers(row)} for run, row in zip(cell.runs[:SEEDS], values, strict=False)],
     }
 
@@ -276,7 +281,7 @@ def sensitivity(metric: str, cells: list[Cell], absolute: bool) -> list[Json]:
             scores = scores_of(cell, metric, absolute)
             iqm = statistics.aggregates(scores[:, None], 500)["IQM"]
             values = [_value(cell.point.get(name)) for name in varied]
-            points.append({"values": values, "score": _estimate(iqm), "runs": len(scores)})
+            points.append({"values": values, "score": _estimate(iqm), "runs": len(scores), "diverged": cell.diverged})
         found.append({"algorithm": base, "task": place, "names": varied, "points": points})
     return found
 

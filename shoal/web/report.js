@@ -6,6 +6,7 @@
   const tip = document.getElementById("tip");
   const colour = (i) => `var(--a${i % 12})`;
   const dash = (i) => (i >= 6 ? "6 3" : null); // beyond six, colours alone are hard to tell apart
+  const counted = (one) => (one.diverged ? `${one.runs} (${one.diverged} more diverged)` : one.runs);
   const visible = (list) => list.filter((one) => !state.hidden.has(one.algorithm));
   const metric = () => data.metrics[state.metric];
   const words = (name) => name.replace("episode_return/", "episode return: ").replaceAll("_", " ");
@@ -217,7 +218,7 @@
     const [low, high] = [Math.min(...scores), Math.max(...scores)];
     const levels = one.names.map((_, i) => [...new Set(one.points.map((p) => p.values[i]))].sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : `${a}` < `${b}` ? -1 : 1)));
     const head = (point) => one.names.map((name, i) => `${name} = ${point.values[i]}`).join(", ");
-    const tell = (node, point) => hoverable(node, head(point), [[null, words(metric().name), interval(point.score)], [null, "runs", point.runs]]);
+    const tell = (node, point) => hoverable(node, head(point), [[null, words(metric().name), interval(point.score)], [null, "runs", counted(point)]]);
     const whole = one.names.length === 2 && levels[0].length * levels[1].length === one.points.length;
     if (one.names.length === 1) return alone(svg, one, levels[0], tell);
     if (whole) return heatmap(svg, one, levels, low, high, tell);
@@ -348,7 +349,7 @@
     button.setAttribute("aria-pressed", "true");
     const key = el("svg", { width: 18, height: 10 }, el("line", { x1: 1, x2: 17, y1: 5, y2: 5, style: `stroke:${colour(i)}`, "stroke-width": 3.5, "stroke-dasharray": dash(i), "stroke-linecap": "round" }));
     const label = document.createElement("span");
-    label.textContent = name;
+    label.textContent = data.diverged[i] ? `${name} (${data.diverged[i]} diverged)` : name;
     button.append(key, label);
     const press = () => {
       [...legend.children].forEach((one, j) => one.setAttribute("aria-pressed", !state.hidden.has(j)));

@@ -1,6 +1,9 @@
-"""One chunk of one run, with stubs in place of algorithms: divergence, the evaluation's key, the best policy."""
+"""One chunk of one run, with stubs in place of algorithms: divergence, evaluation keys, best policies, objectives."""
 
 from __future__ import annotations
+
+import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +11,13 @@ import numpy as np
 import pytest
 from flax import struct
 
-from envs.base import Discrete, Env, TimeStep
+import envs
+from envs.base import Discrete, Env, TimeStep, UserError
 from envs.wrappers import TimeLimit
-from shoal import runner
+from shoal import generations, runner
 from shoal.algorithm import Acting, Algorithm
-from shoal.metrics import EPISODES
+from shoal.metrics import EPISODES, chosen_objective
+from shoal.schemes import Pbt, Range, Rules
 
 
 class Lottery(Env):
@@ -42,6 +47,10 @@ class Lottery(Env):
         )
 
 
+class Hypers(struct.PyTreeNode):
+    lr: jax.Array = 1.0  # type: ignore[assignment]
+
+
 class State(struct.PyTreeNode):
     params: jax.Array  # counts updates
     opt_state: jax.Array
@@ -49,11 +58,11 @@ class State(struct.PyTreeNode):
 
 
 def stub(broken: int = -1) -> Algorithm:
-    """An algorithm whose parameters grow by ``hypers`` in each update and are NaN after update ``broken`` alone."""
+    """An algorithm whose parameters grow by ``lr`` in each update and are NaN after update ``broken`` alone."""
 
-    def update(state: State, hypers: jax.Array):
+    def update(state: State, hypers: Hypers):
         updates = state.updates + 1
-        params = jnp.where(updates == broken, jnp.nan, state.params + hypers)
+        params = jnp.where(updates == broken, jnp.nan, state.params + hypers.lr)
         zero = jnp.float32(0.0)
         metrics = {"loss": params, "episode_return": zero, "episode_length": zero, EPISODES: zero}
         return State(params, state.opt_state + 1, updates), metrics
@@ -69,12 +78,13 @@ def stub(broken: int = -1) -> Algorithm:
         env=TimeLimit(Lottery()),
         steps_per_update=1,
         num_updates=8,
+        init_optimiser=lambda params, hypers: jnp.float32(0.0),
     )
 
 
 def chunks(algorithm: Algorithm, count: int, updates: int, growth: float = 1.0, state=None, **settings):
     """The states after each of ``count`` chunks, and the episodes that each has evaluated."""
-    hypers = jnp.float32(growth)
+    hypers = Hypers(jnp.float32(growth))
     state = runner.start(algorithm, jax.random.PRNGKey(3), hypers) if state is None else state
     program = jax.jit(lambda s: runner.train_chunk(algorithm, s, hypers, updates, 4, True, **settings))
     states, episodes = [], []
@@ -112,3 +122,72 @@ def test_the_best_policy_is_replaced_by_a_better_one_of_a_run_that_lives(best, b
     expected = played["episode_return"].mean() if better else best
     np.testing.assert_allclose(after.best_return, expected, rtol=1e-6)
     assert after.best_policy["params"] == (3.0 if better else -5.0)
+
+
+def test_an_evaluation_uses_no_key_twice():
+    """The key for the next evaluation opens no episode and makes no step of this one."""
+    seen: list[np.ndarray] = []
+
+    class Spied(Lottery):
+        def reset(self, key):
+            jax.debug.callback(lambda k: seen.append(np.asarray(k)), key)
+            return super().reset(key)
+
+        def step(self, key, state, action):
+            jax.debug.callback(lambda k: seen.append(np.asarray(k)), key)
+            return super().step(key, state, action)
+
+    key = jax.random.PRNGKey(5)
+    following, _ = runner.evaluate(dataclasses.replace(stub(), env=TimeLimit(Spied())), None, key, 3, True)
+    jax.effects_barrier()
+    used = [key, following, *seen]
+    assert len(seen) == 6
+    assert len(np.unique(np.stack(used), axis=0)) == len(used)
+
+
+@pytest.mark.parametrize("objective", ["episode_return/blue", "win_rate"])
+def test_the_objective_selects(objective):
+    """The best policy, and evolution's fitness."""
+    states, episodes = chunks(stub(), 8, 1, objective=objective)
+    means = np.stack([played[objective].mean() for played in episodes])
+    best = np.stack([state.best_return for state in states])
+    np.testing.assert_allclose(best, np.maximum.accumulate(means), rtol=1e-6)
+    assert states[-1].best_policy["params"] == 1 + means.argmax()
+
+    rules = Rules(Pbt(), {"lr": Range(0.1, 1.0, True)}, stub(), 2, ())
+    keys, hypers = jax.random.split(jax.random.PRNGKey(0), 2), Hypers(jnp.ones(2))
+
+    @jax.jit
+    def evolved(keys, hypers):
+        run = jax.vmap(lambda k, h: runner.start(rules.algorithm, k, h))(keys, hypers)
+        state = jax.vmap(lambda r, k, h: generations.start(r, k, h, rules))(run, keys, hypers)
+        train = partial(runner.train_chunk, rules.algorithm, updates=1, episodes=4, greedy=True, objective=objective)
+        return generations.train_rounds(state, train, rules, 2, 2, objective)[1]
+
+    told = jax.device_get(evolved(keys, hypers))
+    np.testing.assert_allclose(told.fitness, told.episodes[objective].mean(axis=-1), rtol=1e-6)
+    np.testing.assert_allclose(told.best_return, np.maximum.accumulate(told.fitness), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "expected"),
+    [
+        ("mpe/simple_spread", "auto", "episode_return"),
+        ("mpe/simple_tag", "auto", "episode_return/adversary"),
+        ("mpe/simple_tag", "episode_return", "episode_return"),
+        ("mpe/simple_tag", "episode_return/agent", "episode_return/agent"),
+        ("smax/3m", "auto", "episode_return"),
+        ("smax/3m", "win_rate", "win_rate"),
+    ],
+)
+def test_what_an_objective_may_be(name, word, expected):
+    assert chosen_objective(word, envs.make(name)) == expected
+
+
+def test_an_objective_that_there_is_not_is_refused_in_one_line(train, capsys):
+    names = "auto, episode_length, episode_return, episode_return/adversary, episode_return/agent"
+    with pytest.raises(UserError, match=f"^evaluation.objective=win_rate: must be one of {names}$"):
+        chosen_objective("win_rate", envs.make("mpe/simple_tag"))
+    with pytest.raises(SystemExit):
+        train("env=mpe/simple_tag", "evaluation.objective=episode_return/prey")
+    assert capsys.readouterr().err.startswith("error: evaluation.objective=episode_return/prey: must be one of auto, ")

@@ -314,7 +314,7 @@ def test_the_bar_shows_on_a_terminal_only(train, monkeypatch, capsys):
         assert display.console.is_terminal
         display.compiling("the training")
         display.bar.refresh()
-        display.advance(250, 1234.0, -20.5, -10.25)
+        display.advance(250, 1234.0, np.array([-30.75, 5.0, -10.25]), np.array([False, True, False]))
         display.bar.refresh()
     shown = capsys.readouterr().err
     for part in (
@@ -324,7 +324,7 @@ def test_the_bar_shows_on_a_terminal_only(train, monkeypatch, capsys):
         "250/1k steps",
         "1.23k steps/s",
         "-20.50 mean",
-        "-10.25 best",
+        "-10.25 best (1 diverged)",
     ):
         assert part in shown, part
 

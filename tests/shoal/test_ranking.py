@@ -1,0 +1,327 @@
+"""What ranks: the objective, and never a run that has diverged. On folders made by hand; nothing trains but once."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+import shoal
+from baselines.ippo.ippo_ff_mpe import Hypers
+from shoal import benchmark, lineage, loggers, page, report, results, runner, statistics, summary, sweep
+from shoal.config import Settings, complete
+from shoal.records import diverged_runs
+from tests import made
+
+TEAMS = ("episode_return", "episode_return/adversary", "episode_return/agent")
+
+
+def axis(rates: list[float], seeds: int) -> sweep.Runs:
+    """The runs of a sweep of ``lr``, with some seeds each."""
+    return sweep.expand(Hypers(), {"lr": rates} if rates else {}, seeds)
+
+
+def entry(env_steps: int, values, absolute: bool = False, **metrics) -> dict:
+    """An evaluation of all runs, each of whose episodes came to the same."""
+    named = {"episode_return": values} | metrics
+    tables = {name: [[float(value)] * 3 for value in column] for name, column in named.items()}
+    made = {"batch": 0, "env_steps": env_steps, "runs": list(range(len(values))), "metrics": tables}
+    return ({"absolute": True} if absolute else {}) | made
+
+
+def folder_of(
+    folder: Path, entries: list[dict], diverged: list[int], objective: str | None = None, seeds: int = 1, **settings
+) -> Path:
+    """A folder as a training leaves it, with given evaluations; ``diverged`` runs have been so since the last one."""
+    made.training(folder, seeds=seeds, chunks=1, absolute=False, env="mpe/simple_tag", **settings)
+    (folder / "evaluations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
+    steps = [one["env_steps"] for one in entries if "absolute" not in one]
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["run", "seed", "env_steps", "lr", "diverged"])
+        for step in steps:
+            for run in entries[0]["runs"]:
+                writer.writerow([run, run % seeds, step, run // seeds, int(run in diverged and step == steps[-1])])
+    if objective is not None:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        (folder / "config.yaml").write_text(yaml.safe_dump(config | {"evaluation": {"objective": objective}}))
+    return folder
+
+
+def column(table: list[list[str]], title: str) -> list[str]:
+    return [row[table[0].index(title)] for row in table[1:]]
+
+
+def test_diverged_runs_count_as_the_worst_in_a_rank():
+    """IQM cuts a quarter at either end: one of four that diverged costs a place, two cost every place."""
+    best = [8.0, 9.0, 10.0]
+    assert statistics.rank(np.array(best), 1) == (8.5, 9.0)
+    assert statistics.rank(np.array(best[1:]), 2)[0] == -np.inf
+    assert statistics.rank(np.array([]), 2) == (-np.inf, -np.inf)
+    assert statistics.rank(np.array([1.0]), 0) == (1.0, 1.0)
+    few, none = statistics.rank(np.array([5.0]), 3), statistics.rank(np.array([]), 4)
+    assert statistics.rank(np.array([-9.0]), 0) > few > none
+
+
+def test_the_closing_table_ranks_the_living_and_counts_the_diverged():
+    """Point 1 came to most and both its runs diverged, of point 2 one did: only point 0 is whole."""
+    runs = axis([0.1, 0.2, 0.3], 2)
+    entries = [
+        entry(10, [0, 1, 50, 50, 2, 90]),
+        entry(20, [3, 5, 50, 50, 4, 90]),
+        entry(20, [6, 8, 60, 60, 7, 99], absolute=True),
+    ]
+    diverged = np.array([0, 0, 1, 1, 0, 1], bool)
+    table = report.closing_table(entries, runs, diverged)
+    assert column(table, "sweep point") == ["lr=0.1", "lr=0.3", "lr=0.2"]
+    assert column(table, "seeds") == ["2", "2 (1 diverged)", "2 (2 diverged)"]
+    assert column(table, "first") == ["0.50", "2.00", "-"]
+    assert column(table, "last") == ["4.00", "4.00", "-"]
+    assert column(table, "95 %") == ["3.00 .. 5.00", "4.00 .. 4.00", "-"]
+    assert column(table, "best run") == ["5.00", "4.00", "-"]
+    assert column(table, "absolute") == ["7.00", "7.00", "-"]
+    calm = report.closing_table(entries, runs, np.zeros(6, bool))
+    assert column(calm, "sweep point") == ["lr=0.2", "lr=0.3", "lr=0.1"]
+    many = axis(list(np.arange(1, 21) / 100), 1)
+    assert len(report.closing_table([entry(10, range(20))], many, np.zeros(20, bool))) == 1 + report.SHOWN
+
+
+def test_the_closing_table_is_of_the_objective_and_shows_every_team():
+    runs = axis([0.1, 0.2], 1)
+    teams = {"episode_return/adversary": [1, 2], "episode_return/agent": [-7, -9], "win_rate": [0.5, 0.25]}
+    entries = [entry(10, [8, 4], **teams), entry(10, [6, 5], absolute=True, **teams)]
+    no = np.zeros(2, bool)
+    table = report.closing_table(entries, runs, no, "episode_return/adversary")
+    assert table[0][2:] == ["first", "last", "95 %", "best run", "absolute", "return", "agent"]
+    assert table[1] == ["lr=0.2", "1", "2.00", "2.00", "2.00 .. 2.00", "2.00", "2.00", "4.00", "-9.00"]
+    mean = report.closing_table(entries, runs, no)
+    assert mean[0][-2:] == ["adversary", "agent"]
+    assert mean[1] == ["lr=0.1", "1", "8.00", "8.00", "8.00 .. 8.00", "8.00", "6.00", "1.00", "-7.00"]
+    won = report.closing_table(entries, runs, no, "win_rate")
+    assert won[0][-3:] == ["return", "adversary", "agent"]
+    assert column(won, "sweep point") == ["lr=0.1", "lr=0.2"]
+    alone = report.closing_table([entry(10, [1, 2])], runs, no)
+    assert alone[0][-1] == "absolute"
+    assert column(alone, "absolute") == ["-", "-"]
+
+
+def drawn(monkeypatch, call) -> dict:
+    """What a picture shows: its legend, its lines by name, its axis, its note."""
+    import matplotlib.pyplot as plt
+
+    shown: dict = {}
+
+    def keep(figure, path, **kwargs):
+        (axes,) = figure.axes
+        shown.update(
+            legend=[text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else [],
+            lines={line.get_label(): line.get_ydata() for line in axes.lines},
+            axis=axes.get_ylabel(),
+            note=axes.texts[0].get_text(),
+        )
+        Path(path).touch()
+
+    monkeypatch.setattr(plt.Figure, "savefig", keep)
+    call()
+    return shown
+
+
+def test_the_curves_are_of_those_that_live(monkeypatch, tmp_path):
+    runs = axis([0.1, 0.2, 0.3], 2)
+    teams = {"episode_return/adversary": [0, 1, 50, 50, 2, 90]}
+    entries = [entry(10, range(6), **teams), entry(20, range(6), **teams)]
+    diverged = np.array([0, 0, 1, 1, 0, 1], bool)
+    objective = "episode_return/adversary"
+    shown = drawn(monkeypatch, lambda: report.draw(tmp_path / "c.png", entries, runs, diverged, "x", objective))
+    assert shown["legend"] == ["lr=0.1", "lr=0.3 (1 of 2 diverged)", "lr=0.2 (2 of 2 diverged)"]
+    np.testing.assert_array_equal(shown["lines"]["lr=0.3 (1 of 2 diverged)"], [2, 2])
+    assert np.isnan(shown["lines"]["lr=0.2 (2 of 2 diverged)"]).all()
+    assert shown["axis"] == "episode return: adversary (greedy evaluation)"
+    assert "without runs that diverged" in shown["note"]
+    calm = drawn(monkeypatch, lambda: report.draw(tmp_path / "c.png", entries, axis([], 6), diverged & False, "x"))
+    assert calm["legend"] == ["6 seeds"]
+    assert "diverged" not in calm["note"]
+
+
+def evolved() -> list[dict]:
+    """Two populations of three: who has the most return is not who has the most for the adversaries."""
+    first = {"episode_return/adversary": [1, 2, 3, 9, 8, 7]}
+    second = {"episode_return/adversary": [4, 5, 6, 6, 9, 5]}
+    last = {"episode_return/adversary": [10, 11, 12, 13, 14, 15]}
+    return [
+        entry(10, [9, 8, 7, 1, 2, 3], **first),
+        entry(20, [6, 5, 4, 1, 0, 2], **second) | {"diverged": [4]},
+        entry(20, [30, 31, 32, 33, 34, 35], absolute=True, **last),
+    ]
+
+
+def test_populations_are_judged_by_the_objective(monkeypatch, tmp_path):
+    objective = "episode_return/adversary"
+    first, second, last = lineage.best_of_populations(evolved(), 3, objective)
+    assert [values[0] for values in first["metrics"][objective]] == [3, 9]
+    assert [values[0] for values in second["metrics"][objective]] == [6, 6]
+    assert [values[0] for values in second["metrics"]["episode_return"]] == [4, 1]
+    assert [values[0] for values in last["metrics"][objective]] == [12, 13]  # of those that were best before
+    table = lineage.closing_table(evolved(), 3, objective)
+    assert table[0] == ["", "populations", "first", "last", "95 %", "best", "absolute", "return"]
+    best, mean = table[1:]
+    assert best == ["best of a population", "2 of 3", "6.00", "6.00", "6.00 .. 6.00", "6.00", "12.50", "2.50"]
+    assert mean[2:4] == ["5.00", "5.25"]
+    assert mean[6:] == ["-", "3.25"]  # the diverged member is in no mean: (6 + 5 + 4) / 3 and (1 + 2) / 2
+    assert lineage.closing_table(evolved(), 3)[1][2] == "6.00"  # of the returns: 9 and 3
+    lost = [one | {"diverged": [3, 4, 5]} for one in evolved()]
+    table = lineage.closing_table(lost, 3, objective)
+    assert column(table, "populations") == ["2 of 3 (1 diverged)"] * 2
+    assert column(table, "last") == ["6.00", "5.00"]
+    shown = drawn(monkeypatch, lambda: lineage.draw_curves(tmp_path / "c.png", lost, 3, "x", objective))
+    assert shown["axis"] == "episode return: adversary (greedy evaluation)"
+    assert "2 populations of 3 members (1 of them diverged, left out)" in shown["note"]
+    np.testing.assert_array_equal(shown["lines"]["best of a population"], [3, 6])
+
+
+def test_the_best_run_lives_and_has_the_most_of_the_objective(tmp_path):
+    teams = {"episode_return/adversary": [1, 3, 2, 9], "episode_return/agent": [0, 0, 0, 0]}
+    entries = [entry(10, [7, 5, 6, 8], **teams)]
+    old = shoal.load(folder_of(tmp_path / "old", entries, [3], seeds=4))
+    assert (old.objective, old.best) == ("episode_return", 0)  # 3 has diverged
+    new = shoal.load(folder_of(tmp_path / "new", entries, [3], "episode_return/adversary", seeds=4))
+    assert (new.objective, new.best) == ("episode_return/adversary", 1)
+    assert diverged_runs(tmp_path / "new") == {3}
+    assert shoal.load(folder_of(tmp_path / "all", entries, [0, 1, 2, 3], seeds=4)).best == 3  # nobody is left
+    path = tmp_path / "new" / "metrics.csv"
+    path.write_text(path.read_text() + "1,1,20,0,1\nx,1,20,0,1\n2\n0,0,20,0,1")  # junk, and half a line at the end
+    assert diverged_runs(tmp_path / "new") == {1, 3}
+    path.unlink()
+    assert diverged_runs(tmp_path / "new") == set()
+
+
+def test_a_report_leaves_out_the_diverged_and_says_so(tmp_path):
+    """vdn came to most with half its runs; iql's have all diverged."""
+    folder_of(tmp_path / "a", [entry(10, [1, 2, 3, 4])], [], name="ippo", seeds=4)
+    folder_of(tmp_path / "b", [entry(10, [8, 9, 100, 100])], [2, 3], name="vdn", seeds=4)
+    folder_of(tmp_path / "c", [entry(10, [50, 50])], [0, 1], name="iql", seeds=2)
+    found = results.read([tmp_path])
+    data = summary.summarise(found, "x")
+    assert data["ranked"] == ["ippo", "vdn"]
+    assert data["diverged"] == [0, 2]
+    said = "\n".join(data["notes"])
+    assert "vdn on mpe/simple_tag: 2 of 4 runs diverged; left out" in said
+    assert "iql on mpe/simple_tag: 2 of 2 runs diverged; left out" in said
+    rows = {row["algorithm"]: row for row in data["metrics"][0]["tasks"][0]["rows"]}
+    assert (rows["vdn"]["runs"], rows["vdn"]["diverged"], rows["vdn"]["mean"]) == (2, 2, 8.5)
+    text = page.page(data, found)
+    assert "2 (2 more diverged)" in text  # the table's runs
+    assert "; 2 diverged</small>" in text
+    assert "as they were scored; band: 95 % bootstrap. 2 more diverged." in text
+    assert "2 runs, 2 more diverged; thick" in text
+    calm = results.read([tmp_path / "a"])
+    assert "diverged" not in page.page(summary.summarise(calm, "x"), calm).split("<script")[0]
+
+
+def test_a_population_has_diverged_when_all_its_members_have(tmp_path):
+    settings = {"evolve": {"scheme": "pbt"}, "population": 3, "seeds": 2}
+    folder_of(tmp_path / "one", evolved(), [1, 3, 4, 5], "episode_return/adversary", **settings)
+    found = results.read([tmp_path])
+    (cell,) = found.cells
+    assert (len(cell.runs), cell.diverged) == (1, 1)
+    assert cell.metrics["episode_return/adversary"].tolist() == [[3, 6]]
+    assert "1 of 2 runs diverged" in found.notes[0]
+
+
+def teams(low: float, high: float) -> dict:
+    return {"episode_return/adversary": [low, low + 0.5], "episode_return/agent": [high, high]}
+
+
+def test_a_report_is_ranked_by_the_objective(tmp_path):
+    """mappo has more for the adversaries, ippo more in the mean."""
+    folder_of(tmp_path / "a", [entry(10, [5, 5], **teams(1, 9))], [], "episode_return/adversary", seeds=2)
+    folder_of(tmp_path / "b", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return/adversary", 2, name="mappo")
+    found = results.read([tmp_path])
+    assert found.objective == "episode_return/adversary" and not found.notes
+    data = summary.summarise(found, "x")
+    assert data["ranked"] == ["mappo", "ippo"]
+    assert [metric["name"] for metric in data["metrics"]] == [TEAMS[1], TEAMS[0], TEAMS[2]]  # every team's is there
+    # A task of another kind beside it: each is ranked by its own.
+    made.training(tmp_path / "c", "mappo", "mpe/simple_spread", skill=1.0)
+    made.training(tmp_path / "d", "ippo", "mpe/simple_spread", skill=0.9)
+    both = results.read([tmp_path])
+    assert both.objective == both.metrics[0] == results.OBJECTIVE
+    assert "objective is each task's own: episode_return/adversary on mpe/simple_tag" in both.notes[0]
+    together = summary.summarise(both, "x")
+    assert together["ranked"] == ["mappo", "ippo"]
+    assert len(together["metrics"][0]["together"]["tasks"]) == 2
+    cell = next(cell for cell in both.cells if cell.task == "simple_tag" and cell.algorithm == "ippo")
+    np.testing.assert_array_equal(cell.metrics[results.OBJECTIVE], cell.metrics["episode_return/adversary"])
+    assert cell.extremes(results.OBJECTIVE) == (1.0, 1.5)
+    merged = json.dumps(results.merge(both.cells, []))
+    assert "objective" not in merged and "mean_episode_return" in merged
+
+
+def test_folders_without_an_objective_are_ranked_by_the_mean_return(tmp_path):
+    folder_of(tmp_path / "a", [entry(10, [5, 5], **teams(1, 9))], [], seeds=2)
+    folder_of(tmp_path / "b", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return", 2, name="ippo", seed=7)
+    found = results.read([tmp_path])
+    assert [(cell.algorithm, len(cell.runs)) for cell in found.cells] == [("ippo", 4)]  # the same thing, other seeds
+    folder_of(tmp_path / "c", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return/agent", 2, name="vdn")
+    mixed = results.read([tmp_path])
+    assert mixed.objective == "episode_return"
+    assert "ranked by episode_return" in mixed.notes[0]
+    folder_of(tmp_path / "e", [entry(10, [2, 2])], [], "win_rate", 2, name="iql")
+    strange = results.read([tmp_path / "e"])
+    assert strange.objective == "episode_return"
+    assert "evaluation.objective=win_rate is no metric of its evaluations" in strange.notes[0]
+    saved = OmegaConf.create({"evaluation": {"episodes": 4}})
+    assert complete(saved).evaluation == {"episodes": 4, "greedy": True, "objective": "episode_return"}
+    saved.evaluation.objective = "win_rate"
+    assert complete(saved).evaluation.objective == "win_rate"
+    assert OmegaConf.structured(Settings).evaluation.objective == "auto"
+
+
+def test_what_a_benchmark_says_of_a_cell(tmp_path):
+    entries = [entry(10, [1, 1, 9], **{"episode_return/adversary": [2, 4, 9]}), entry(10, [5, 5, 5], absolute=True)]
+    folder_of(tmp_path / "a", entries, [2], "episode_return/adversary", seeds=3)
+    assert benchmark.reached(tmp_path / "a").text == "episode_return/adversary 3.00 (2.00 .. 4.00), 1 diverged"
+    folder_of(tmp_path / "b", entries, [], seeds=3)
+    assert benchmark.reached(tmp_path / "b").text.startswith("return 3.67 (1.00 .. ")
+    folder_of(tmp_path / "c", entries, [0, 1, 2], seeds=3)
+    assert benchmark.reached(tmp_path / "c").text == "no score, 3 diverged"
+
+
+def test_loggers_leave_the_diverged_out_of_means():
+    rows = [
+        {"run": 0, "episode_return": 1.0, "loss": 2.0, "diverged": False},
+        {"run": 1, "episode_return": 3.0, "loss": np.nan, "diverged": False},
+        {"run": 2, "episode_return": 80.0, "loss": 90.0, "diverged": np.True_},
+    ]
+    values = loggers.summary(rows, 2)
+    assert values["mean/episode_return"] == 2.0 and values["mean/loss"] == 2.0
+    assert values["best/episode_return"] == 3.0
+    assert values["mean/diverged"] == pytest.approx(1 / 3)
+    assert {"run_0/loss", "run_1/episode_return"} <= set(values) and "run_2/loss" not in values
+
+
+def test_a_sweep_with_a_point_that_diverges(train, capsys):
+    """A training of its own: lr=1e36 is frozen at once, and once ranked first with the luck of its first weights."""
+    folder = train("env=mpe/simple_tag", "sweep.lr=[1e-3,1e36]", "hypers.max_grad_norm=1e36", "evaluation.episodes=4")
+    printed = capsys.readouterr().out
+    assert "episode_return/adversary of 4 greedy episodes" in printed
+    lines = [line.split() for line in printed.splitlines() if "lr=" in line]
+    assert [line[0] for line in lines] == ["lr=0.001", "lr=1e+36"]
+    assert lines[1][1:] == ["2", "(2", "diverged)", *["-"] * 7]
+    runs = shoal.load(folder)
+    assert runs.objective == "episode_return/adversary"
+    assert runs.config.evaluation.objective == runner.objective_of(runs.config)
+    assert runs.best < 2
+    whole = runs.metrics.groupby("run")["evaluation/episode_return/adversary"].cummax()
+    np.testing.assert_allclose(runs.metrics.best_return[runs.metrics.run < 2], whole[runs.metrics.run < 2], rtol=1e-5)
+    assert runs.metrics[runs.metrics.run > 1].groupby("run").best_return.nunique().tolist() == [1, 1]
+    found = results.read([folder])
+    assert [cell.algorithm for cell in found.cells] == ["ippo lr=0.001"]
+    with pytest.raises(SystemExit):
+        train(f"resume={folder}", "evaluation.objective=episode_return", small=False)
+    train(f"resume={folder}", "evaluation.objective=auto", small=False)
