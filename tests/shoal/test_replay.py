@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
+import envs
+from baselines.maddpg import maddpg_ff_mpe
+from baselines.masac import masac_ff_vmas
+from baselines.qmix import qmix_rnn_mpe
 from envs.base import UserError
 from shoal import replay
 
@@ -58,6 +65,144 @@ def test_what_is_learnt_perfectly_can_still_be_drawn():
     buffer, state = filled("prioritised", capacity=4, adds=1)
     state = buffer.reprioritise(state, jnp.arange(4), jnp.zeros(4), jnp.bool_(True))
     assert set(np.unique(drawn(buffer, state).items["number"])) == set(range(4))
+
+
+def play(buffer: replay.Replay, added: int, rounds: int, learns: int):
+    """Rounds of one addition and ``learns`` draws, each re-prioritised over six orders of magnitude.
+
+    Beside them a plain array of priorities says how often each item should come.
+    """
+    slots = jnp.arange(buffer.capacity)
+
+    def learn(carry, key):
+        state, priority, highest, count, seen, expected, faults = carry
+        sample_key, priority_key = jax.random.split(key)
+        sample = buffer.sample(state, sample_key, beta=1.0)
+        share = jnp.where(slots < count, priority, 0.0) ** replay.PRIORITY_EXPONENT
+        weight = share[sample.index].min() / share[sample.index]
+        faults = {
+            "beyond what is stored": faults["beyond what is stored"] + (sample.index >= count).sum(),
+            "of probability 0": faults["of probability 0"] + (share[sample.index] == 0).sum(),
+            "another item": faults["another item"] + (sample.items != sample.index).sum(),
+            "weights": faults["weights"] + (~jnp.isclose(sample.weight, weight, rtol=1e-4)).sum(),
+        }
+        seen = seen.at[sample.index].add(1.0)
+        expected = expected + buffer.batch_size * share / share.sum()
+        new = (10.0 ** jax.random.uniform(priority_key, slots.shape, minval=-3, maxval=3))[sample.index]
+        state = buffer.reprioritise(state, sample.index, new, jnp.bool_(True))
+        priority, highest = priority.at[sample.index].set(new), jnp.maximum(highest, new.max())
+        return (state, priority, highest, count, seen, expected, faults), None
+
+    def round_(carry, inputs):
+        state, priority, highest, number, *record = carry
+        key, i = inputs
+        index = (i * added + jnp.arange(added)) % buffer.capacity
+        state = buffer.add(state, index)
+        count = jnp.minimum(number + added, buffer.capacity)
+        carry = (state, priority.at[index].set(highest), highest, count, *record)
+        return jax.lax.scan(learn, carry, jax.random.split(key, learns))[0], None
+
+    none = jnp.zeros(buffer.capacity)
+    faults = dict.fromkeys(("beyond what is stored", "of probability 0", "another item", "weights"), jnp.int32(0))
+    carry = (buffer.init(jnp.zeros(added, jnp.int32)), none, jnp.float32(1.0), jnp.int32(0), none, none, faults)
+    keys = jax.random.split(jax.random.PRNGKey(0), rounds)
+    carry, _ = jax.lax.scan(round_, carry, (keys, jnp.arange(rounds)))
+    return *carry[4:], *carry[:2]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "added", "batch", "rounds", "learns"),
+    [(1003, 40, 256, 100, 40), (64, 64, 64, 40, 20), (33, 32, 7, 100, 20)],
+    ids=["a million draws, odd", "the smallest", "wraps by one"],
+)
+def test_prioritised_draws_are_those_of_a_plain_array(capacity, added, batch, rounds, learns):
+    buffer = replay.make("prioritised", capacity, 1, batch, added)
+    seen, expected, faults, state, priority = jax.jit(play, static_argnums=(0, 1, 2, 3))(buffer, added, rounds, learns)
+    assert {name: int(count) for name, count in faults.items()} == dict.fromkeys(faults, 0)
+    assert seen.sum() == rounds * learns * batch
+    often = np.asarray(expected) >= 5
+    expected = np.asarray(expected)[often] * (seen[often].sum() / expected[often].sum())
+    assert stats.chisquare(np.asarray(seen)[often], expected, sum_check=False).pvalue > 1e-3
+    np.testing.assert_allclose(state.priority[:capacity], priority**replay.PRIORITY_EXPONENT, rtol=1e-5)
+    assert not state.priority[capacity:].any()
+
+
+def test_frequencies_agree_with_priorities_of_six_orders():
+    """A million draws from priorities that stay: a large buffer, not full, and the last row is not either."""
+    buffer, count = replay.Replay("prioritised", 20_000, 256), 12_345
+    state = buffer.add(buffer.init(jnp.zeros(count)), jnp.arange(count, dtype=jnp.float32))
+    priority = 10.0 ** np.random.default_rng(0).uniform(-3, 3, count)
+    state = buffer.reprioritise(state, jnp.arange(count), jnp.asarray(priority, jnp.float32), jnp.bool_(True))
+    draw = jax.jit(lambda keys: jax.lax.map(lambda key: buffer.sample(state, key).index, keys))
+    seen = np.bincount(np.ravel(draw(jax.random.split(jax.random.PRNGKey(1), 4000))), minlength=count)
+    assert len(seen) == count
+    share = priority**replay.PRIORITY_EXPONENT
+    expected = seen.sum() * share / share.sum()
+    rare = expected < 5
+    observed, expected = (np.append(x[~rare], x[rare].sum()) for x in (seen, expected))
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_a_new_item_has_exactly_the_highest_priority_so_far():
+    buffer, state = filled("prioritised", capacity=10, adds=1)
+    for highest in (1.9, 0.3, 2.7):
+        state = buffer.reprioritise(state, jnp.arange(4), jnp.array([0.5, highest, 0.1, 0.2]), jnp.bool_(True))
+        state = buffer.add(state, {"number": jnp.arange(4, 8, dtype=jnp.int32), "row": jnp.zeros((4, 3))})
+    state = buffer.reprioritise(state, jnp.arange(10), jnp.ones(10), jnp.bool_(True))
+    state = buffer.reprioritise(state, jnp.array([0]), jnp.array([2.7]), jnp.bool_(True))
+    state = buffer.add(state, {"number": jnp.arange(4), "row": jnp.zeros((4, 3))})  # at 6 .. 9
+    sample = drawn(buffer, state)
+    lowest = sample.weight.min(axis=1, keepdims=True)
+    high = (sample.weight == lowest) & (lowest < 1)  # equal to the bit, and there are others in the batch
+    assert set(np.unique(sample.index[high])) == {0, 6, 7, 8, 9}
+
+
+def test_what_is_no_number_makes_no_weight_that_is_none():
+    buffer, state = filled("prioritised", capacity=8, adds=2)
+    bad = jnp.array([jnp.nan, jnp.inf, -jnp.inf, -1.0, 0.0, 1e38])
+    state = buffer.reprioritise(state, jnp.arange(6), bad, jnp.bool_(True))
+    sample = drawn(buffer, state)
+    assert np.isfinite(sample.weight).all() and (sample.index < 8).all()
+    state = buffer.reprioritise(state, jnp.arange(8), jnp.ones(8), jnp.bool_(True))
+    assert set(np.unique(drawn(buffer, state).index)) == set(range(8))  # and nothing is left of it
+
+
+def test_of_several_priorities_for_an_item_the_highest_counts():
+    buffer, state = filled("prioritised", capacity=8, adds=2)
+    state = buffer.reprioritise(state, jnp.arange(8), jnp.ones(8), jnp.bool_(True))
+    priorities = jnp.array([1.0, 3.0, 2.0]) / 10
+    states = [
+        buffer.reprioritise(state, jnp.array([5, 5, 5]), priorities[jnp.array(order)], jnp.bool_(True))
+        for order in ([0, 1, 2], [1, 2, 0], [2, 0, 1])
+    ]
+    for other in states:
+        np.testing.assert_allclose(other.priority[5], 0.3**replay.PRIORITY_EXPONENT, rtol=1e-6)
+
+
+class Asked(Exception):
+    """The beta that a sample was asked for."""
+
+
+class Asks(replay.Replay):
+    def sample(self, state, key, beta=1.0):
+        raise Asked(float(beta))
+
+
+@pytest.mark.parametrize("module", [maddpg_ff_mpe, masac_ff_vmas, qmix_rnn_mpe])
+def test_beta_rises_to_one_over_the_training(module):
+    env = envs.make("mpe/simple")
+    config = module.Config(total_steps=3200, num_envs=4, rollout_length=8, replay="prioritised")
+    setup = module.make(config, env).update.keywords["setup"]
+    object.__setattr__(setup, "replay", Asks("prioritised", 1000, config.batch_size))
+    hypers, asked = module.Hypers(priority_beta=0.4), []
+    for updates in (0, 50, 100, 200):
+        state = SimpleNamespace(
+            updates=jnp.int32(updates), buffer=None, params={}, target={}, opt_state={}, gradient_steps=jnp.int32(0)
+        )
+        with pytest.raises(Asked) as error:
+            module.learn(state, jax.random.PRNGKey(0), hypers, setup)
+        asked.append(error.value.args[0])
+    np.testing.assert_allclose(asked, [0.4, 0.7, 1.0, 1.0], rtol=1e-6)
 
 
 def test_room_for_a_batch():
