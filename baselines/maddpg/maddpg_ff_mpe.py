@@ -92,7 +92,7 @@ class Hypers(struct.PyTreeNode):
     v_min: float = hyper(-20.0)  # distributional: the lowest return
     v_max: float = hyper(20.0)  # and the highest
     max_grad_norm: float = hyper(1.0, low=0.0)  # gradient clipping, of each policy's and critic's parameters
-    priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay: how much of its bias is corrected
+    priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay's correction, at the start; 1 at the end
     batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a batch's rows, how many count
     learn_share: float = hyper(1.0, low=0.0, high=1.0)  # elastic_batches: of the gradient steps, how many are taken
 
@@ -429,7 +429,9 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     config, space = setup.config, setup.env.action_space
     rounds = config.gradient_steps // config.policy_delay
     target_key, actor_key, *sample_keys = split(key, 2 + config.gradient_steps)
-    sample = partial(setup.replay.sample, state.buffer, beta=hypers.priority_beta)
+    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
+    beta = anneal(hypers.priority_beta, 1.0, 1.0, progress)
+    sample = partial(setup.replay.sample, state.buffer, beta=beta)
     samples = jax.vmap(sample)(jnp.stack(sample_keys))  # [G, B, ...]
     noise = distributions.noise(target_key, space, (config.gradient_steps, config.batch_size))
     actor_noise = distributions.noise(actor_key, space, (rounds, config.batch_size))
@@ -439,7 +441,6 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     seen = seen.replace(alive=part.alive(seen.alive, setup.env.mortal))
     batches = (samples.items.replace(seen=seen, next=after), part.weight(samples.weight), noise)
     batches = jax.tree.map(lambda x: x.reshape(rounds, config.policy_delay, *x.shape[1:]), batches)
-    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     old = Learner(state.params, state.target, state.opt_state)
     step = partial(learn_step, progress=progress, hypers=hypers, setup=setup)
     new, (metrics, priority) = part.scan(step, old, (batches, actor_noise))

@@ -43,6 +43,7 @@ from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
 from shoal.critics import CENTRAL_INPUTS, ActionView
+from shoal.exploration import anneal
 from shoal.metrics import by_group, episode_metrics
 from shoal.models import Inputs, Model
 from shoal.returns import mean_by
@@ -85,7 +86,7 @@ class Hypers(struct.PyTreeNode):
     target_entropy: float = hyper(0.5, low=0.0)  # auto_alpha: times minus the dimensions, or the log of legal actions
     max_grad_norm: float = hyper(10.0, low=0.0)  # gradient clipping, of each policy's and each critic's parameters
     reward_scale: float = hyper(1.0, low=0.0)  # rewards are multiplied by this
-    priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay: how much of its bias is corrected
+    priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay's correction, at the start; 1 at the end
     batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a batch's rows, how many count
     learn_share: float = hyper(1.0, low=0.0, high=1.0)  # elastic_batches: of the gradient steps, how many are taken
 
@@ -353,11 +354,13 @@ def loss(
 def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
     """Gradient steps on transitions from replay; nothing changes before ``learning_starts``."""
     config = setup.config
-    optimise = optimisers(hypers, jnp.minimum(state.updates / setup.num_updates, 1.0))
+    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
+    optimise = optimisers(hypers, progress)
+    beta = anneal(hypers.priority_beta, 1.0, 1.0, progress)
     noise_key, *keys = split(key, 1 + config.gradient_steps)
     noise = distributions.noise(noise_key, setup.env.action_space, (config.gradient_steps, 2, config.batch_size))
     # All batches in one go: a gather costs by the call.
-    samples = jax.vmap(lambda k: setup.replay.sample(state.buffer, k, hypers.priority_beta))(jnp.stack(keys))
+    samples = jax.vmap(lambda k: setup.replay.sample(state.buffer, k, beta))(jnp.stack(keys))
 
     # Every row and every step, unless elastic_batches.
     part = shares.off_policy(config, hypers, state.updates, steps=config.gradient_steps)

@@ -83,7 +83,7 @@ class Hypers(struct.PyTreeNode):
     eps_fraction: float = hyper(0.1, low=0.0, high=1.0)  # share of the training that it falls over
     max_grad_norm: float = hyper(25.0, low=0.0)  # gradient clipping, of each policy's and mixer's parameters
     reward_scale: float = hyper(1.0, low=0.0)  # rewards are multiplied by this
-    priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay: how much of its bias is corrected
+    priority_beta: float = hyper(0.4, low=0.0, high=1.0)  # prioritised replay's correction, at the start; 1 at the end
     batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a batch's rows, how many count
     learn_share: float = hyper(1.0, low=0.0, high=1.0)  # elastic_batches: of the gradient steps, how many are taken
 
@@ -320,12 +320,13 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     config = setup.config
     progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
     optimise = optimiser(hypers, hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0)))
+    beta = anneal(hypers.priority_beta, 1.0, 1.0, progress)
     # Every row and every step, unless elastic_batches.
     part = shares.off_policy(config, hypers, state.updates, steps=config.gradient_steps)
 
     def gradient_step(carry, key):
         params, opt_state, target, done = carry
-        sample = setup.replay.sample(state.buffer, key, hypers.priority_beta)
+        sample = setup.replay.sample(state.buffer, key, beta)
         batch, weight = sequences.swap(sample.items), part.weight(sample.weight)
         alive = part.alive(batch.steps.alive, setup.env.mortal)
         batch = batch.replace(steps=batch.steps.replace(alive=alive))
