@@ -3,6 +3,9 @@
 JAX's own generator costs a CPU program many small kernels at every use, and flax uses it twice for every parameter:
 first weights were most of what the start of a training took to compile. A hash of key and counter is one expression,
 which melts into what reads it. What is drawn from a key of :func:`split` comes from JAX's own generator.
+
+All of this holds for plain keys, ``jax.random.PRNGKey(0)``. A typed key, ``jax.random.key(0)``, or one of ``rbg``
+draws, splits and shuffles by its generator alone: a training that starts from such a key uses no hash.
 """
 
 from __future__ import annotations
@@ -55,14 +58,38 @@ HASH = define_prng_impl(
 
 
 def hashed(key: chex.PRNGKey) -> chex.PRNGKey:
-    """A key of JAX's default generator as one whose numbers are hashes."""
-    data = jax.random.key_data(key) if _typed(key) else key
-    return jax.random.wrap_key_data(data[..., :2], impl=HASH)
+    """A key whose numbers are hashes, of a plain key; a key of another generator keeps that generator."""
+    if plain(key):
+        return jax.random.wrap_key_data(key, impl=HASH)
+    return key if _typed(key) else jax.random.wrap_key_data(key)
 
 
-def split(key: chex.PRNGKey, count: int) -> chex.PRNGKey:
-    """``jax.random.split``, but other keys; those of a generator that the user has chosen are split by it."""
-    return jax.random.split(key, count) if _typed(key) else _split(key, (count,))
+def split(key: chex.PRNGKey, shape: int | tuple[int, ...] = 2) -> chex.PRNGKey:
+    """``jax.random.split``, of a plain key by hashes: a key, or an array of keys of this ``shape``."""
+    if plain(key):
+        return _split(key, (shape,) if isinstance(shape, int) else shape)
+    return jax.random.split(key, shape)
+
+
+def plain(key: chex.PRNGKey) -> bool:
+    """Whether a key is two bare words, as ``PRNGKey`` makes it: no typed key, and none of ``rbg``, which has four."""
+    return not _typed(key) and key.shape[-1] == 2
+
+
+def key_of(words: chex.Array, generator: str) -> chex.PRNGKey:
+    """The key of two ``words [2]``: a typed one for ``threefry``, one like ``PRNGKey`` makes for ``hash``."""
+    if generator == "threefry":
+        return jax.random.wrap_key_data(words, impl="threefry2x32")
+    if jax.config.jax_default_prng_impl == "threefry2x32":  # type: ignore[attr-defined]
+        return words
+    return jnp.concatenate([words, words])  # as rbg's
+
+
+def replace_stream(key: chex.PRNGKey, stream: int) -> chex.PRNGKey:
+    """The key with ``stream`` as its first word: of a seed's key, numbers that no other stream draws."""
+    data = jax.random.key_data(key)
+    data = data.at[::2].set(stream)  # a key of rbg is two keys of two words
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key)) if _typed(key) else data
 
 
 def _typed(key: chex.PRNGKey) -> bool:

@@ -331,8 +331,7 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
 def estimate(made: runner.Plan) -> tuple[float, float]:
     """Seconds and bytes that a training will take, from the trace of one run's chunk."""
     evaluation = made.settings.evaluation
-    key, hypers = jax.tree.map(lambda leaf: leaf[0], made.runs.select(np.array([0])))
-    state = jax.eval_shape(lambda k, h: runner.start(made.algorithm, k, h), key, hypers)
+    state, hypers = made.shapes_of_one()
 
     def chunk(state, hypers):
         updates = made.updates_per_chunk

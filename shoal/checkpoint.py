@@ -14,10 +14,12 @@ import json
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shoal import hosts, reading
@@ -45,6 +47,7 @@ def save(folder: Path, chunk: int, state: Any, keep: int, callbacks: dict[str, A
             shutil.rmtree(stale)
         partial.mkdir()
     hosts.meet("a place for the checkpoint")
+    state = jax.tree.map(_data, state)
     # As numpy arrays it is written sooner, but copied twice on the way.
     small = hosts.count() == 1 and sum(leaf.nbytes for leaf in jax.tree.leaves(state)) < LARGE
     with ocp.PyTreeCheckpointer() as checkpointer:
@@ -80,6 +83,20 @@ def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _data(x: Any) -> Any:
+    """The words of a typed key, which no file format knows; other arrays as they are."""
+    return jax.random.key_data(x) if _is_key(x) else x
+
+
+def _key_like(x: np.ndarray, like: Any) -> Any:
+    """Words as the typed key that ``like`` is; other arrays as they are."""
+    return jax.random.wrap_key_data(jnp.asarray(x), impl="threefry2x32") if _is_key(like) else x
 
 
 def chunks(folder: Path) -> list[int]:
@@ -137,11 +154,12 @@ def restore(folder: Path, like: Any, runs: int) -> tuple[int, Any, dict[str, Any
     chunk = int(hosts.agree(np.int32(-1 if found is None else found)))
     if chunk < 0:
         return None
-    template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
+    template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(partial(jax.tree.map, _data), like))
     as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), template)
     with ocp.PyTreeCheckpointer() as checkpointer:
         path = (folder / str(chunk) / "state").absolute()
         state = checkpointer.restore(path, item=template, restore_args=as_numpy)
     state = jax.tree.map(lambda x, now: x if len(x) == len(now) else x[np.arange(len(now)) % runs], state, template)
+    state = jax.tree.map(_key_like, state, like)
     path = folder / str(chunk) / CALLBACKS
     return chunk, state, json.loads(path.read_text()) if path.exists() else None

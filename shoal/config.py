@@ -59,6 +59,7 @@ RECIPE_FLAGS = {"--config-name": "name", "-cn": "name", "--config-dir": "dir", "
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 SHARES = ("batch_share", "epoch_share", "learn_share")  # hypers that a switch turns on (shoal.shares)
 LOGGER_MODES = ("one", "per_seed")
+PRNGS = ("hash", "threefry")  # how a training's random numbers are made (envs.hashing)
 MATMUL = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
 INT32, FLOAT32 = 2**31 - 1, 3.4028235e38  # the largest numbers that a compiled program holds
 MOST_STEPS = 1e15  # environment steps of one run
@@ -157,6 +158,7 @@ class Settings:
     seeds: int = setting(1, low=1)  # runs per point of the sweep; with evolution, populations
     seed: int = setting(0, low=0, high=2**31 - 1)  # the first seed
     total_steps: float = setting(1e6, low=1, high=MOST_STEPS)  # environment steps of one run
+    prng: str = setting("hash", choices=PRNGS)  # of random numbers: hashes for keys, weights and shuffles, or for none
     chunks: int = setting(20, low=1)  # training is cut into so many; each ends with an evaluation
     runs_per_batch: int | str | None = setting(None, low=1, words=("auto",))  # at once; none for all, auto to fit
     learners: int = setting(1, low=1)  # of one run: shares of its environments and batches, a device each if there are

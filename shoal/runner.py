@@ -33,6 +33,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import envs
 from envs.base import UserError
+from envs.hashing import key_of, replace_stream
 from shoal import (
     budget,
     checkpoint,
@@ -114,7 +115,7 @@ class RunState(struct.PyTreeNode):
 def start(algorithm: Algorithm, key: chex.PRNGKey, hypers: Hypers) -> RunState:
     """The state of one run before its first update."""
     train = algorithm.init(key, hypers)
-    evaluation_key = key.at[0].set(EVALUATION_STREAM)
+    evaluation_key = replace_stream(key, EVALUATION_STREAM)
     return RunState(train, algorithm.policy(train), jnp.float32(-jnp.inf), jnp.bool_(False), evaluation_key)
 
 
@@ -213,6 +214,15 @@ class Plan:
         """Updates between two evaluations; without evolution a chunk is one round."""
         return self.updates_per_chunk // self.rounds_per_chunk
 
+    def key(self, words: chex.Array) -> chex.PRNGKey:
+        """The key of a run, from two words of :meth:`sweep.Runs.select`."""
+        return key_of(words, self.settings.prng)
+
+    def shapes_of_one(self) -> tuple[RunState, Hypers]:
+        """The shapes of a run's first state, and the hyperparameters of one."""
+        words, hypers = jax.tree.map(lambda leaf: leaf[0], self.runs.select(np.array([0])))
+        return jax.eval_shape(lambda w, h: start(self.algorithm, self.key(w), h), words, hypers), hypers
+
     def batch_runs(self, batch: int) -> np.ndarray:
         """The runs of a batch."""
         return np.arange(batch * self.batch_size, min((batch + 1) * self.batch_size, len(self.runs)))
@@ -260,8 +270,7 @@ def fitting(plan: Plan) -> int:
 
 def one_run(plan: Plan) -> budget.Need:
     """What one run needs, from traces alone."""
-    key, hypers = jax.tree.map(lambda leaf: leaf[0], plan.runs.select(np.array([0])))
-    state = jax.eval_shape(lambda k, h: start(plan.algorithm, k, h), key, hypers)
+    state, hypers = plan.shapes_of_one()
     traced = jax.make_jaxpr(chunk_of(plan))(state, hypers)
     return budget.state_need(state, 1, budget.beside_state(traced.jaxpr))
 
@@ -515,9 +524,10 @@ def no_collection() -> Iterator[None]:
 def compile_programs(plan: Plan, display: Display) -> Programs:
     """Compile the start and the chunk for one batch of runs, and refuse what will not fit in memory."""
     begin = time.perf_counter()
-    keys, hypers = sharding.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
+    words, hypers = sharding.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
 
-    def first(key: chex.PRNGKey, hypers: Hypers):
+    def first(words: chex.Array, hypers: Hypers):
+        key = plan.key(words)
         state = start(plan.algorithm, key, hypers)
         return state if plan.rules is None else generations.start(state, key, hypers, plan.rules)
 
@@ -531,7 +541,7 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
         devices, more = sharding.run_mesh(plan.batch_size).size, plan.width - plan.batch_size
         display.line(f"{plan.batch_size} runs on {devices} devices: {more} more train along, and are dropped")
     display.compiling("the training")
-    traced = jax.jit(sharding.over_runs(first, plan.width)).trace(keys, hypers)
+    traced = jax.jit(sharding.over_runs(first, plan.width)).trace(words, hypers)
     shapes = sharding.shapes(traced.out_info, plan.width)
     available = hosts.least(available_memory())
     # The least that it can be, known before anything is compiled.
@@ -699,11 +709,11 @@ def train_batch(
     if host:
         plan.algorithm.env.pool.release()  # what the batch before has left standing
     padded = np.resize(runs, plan.width)  # a smaller last batch trains some runs twice and drops the copies
-    keys, hypers = sharding.put(plan.runs.select(padded), plan.width)
+    words, hypers = sharding.put(plan.runs.select(padded), plan.width)
     folder = checkpoint_folder(plan.folder, batch)
     restored = checkpoint.restore(folder, programs.state, len(runs))
     if restored is None:
-        done, state = 0, programs.start(keys, hypers)
+        done, state = 0, programs.start(words, hypers)
     else:
         done, state = restored[0], sharding.put(restored[1], plan.width)
         if host and done < plan.chunks:

@@ -175,14 +175,10 @@ class Runs:
 
     def policy(self, run: int | str = "best", which: str = "best") -> Params:
         """The ``best`` or ``last`` policy of a run (a number, or ``"best"``), for ``algorithm.acting.act``."""
-        import jax
-
         from shoal import policies
 
-        number, runs = self.number(run), self.plan.runs
-        key, hypers = jax.tree.map(lambda leaf: leaf[0], runs.select(np.array([number])))
-        like = jax.eval_shape(lambda: self.algorithm.policy(self.algorithm.init(key, hypers)))
-        return policies.load(self.folder, like, number, which)
+        number, (shapes, _) = self.number(run), self.plan.shapes_of_one()
+        return policies.load(self.folder, shapes.best_policy, number, which)
 
     def play(self, run: int | str = "best", which: str = "best", seed: int = 0) -> Episode:
         """One greedy episode of a policy; ``env.render(episode.states)`` draws it."""

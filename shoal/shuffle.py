@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.hashing import hashed, mix
+from envs.hashing import hashed, mix, plain
 from shoal.sharding import share_rows
 
 ROUNDS = 4
@@ -19,8 +19,11 @@ def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
     A Feistel network over mixed radices: an index is ``left * B + right`` with ``A * B >= size``; each round adds a
     hash of one half to the other, modulo its radix, which is a bijection whatever the hash. Where ``size`` has no
     balanced factors the grid is larger than the size; then the images that fall outside walk on until they are
-    inside, which is again a bijection.
+    inside, which is again a bijection. A key of another generator (``envs.hashing``) sorts random numbers.
     """
+    if not plain(key):
+        orders = jax.vmap(lambda k: jax.random.permutation(k, size))(jax.random.split(key, count))
+        return share_rows(orders)
     rows, columns = _grid(size)
     seeds = jax.random.bits(hashed(key), (ROUNDS * 2 * count,)).reshape(ROUNDS, 2, count, 1)
 

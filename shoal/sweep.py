@@ -42,16 +42,16 @@ class Runs:
         """``lr=0.001 ent_coef=0`` (no commas: marl-eval forbids them in names)."""
         return " ".join(f"{name}={value:.4g}" for name, value in self.points[point].items())
 
-    def select(self, index: np.ndarray) -> tuple[chex.PRNGKey, Any]:
-        """Keys and hyperparameters of some runs.
+    def select(self, index: np.ndarray) -> tuple[chex.Array, Any]:
+        """The words ``[R, 2]`` of some runs' keys (``envs.hashing.key_of``), and their hyperparameters.
 
         ``jax.random.PRNGKey(seed)`` is ``[0, seed]``; made by hand, as the first thing JAX does, it need not compile.
         The members of a population are told apart by the first word, so that the first of them is the run of that seed;
         and so are the points of a sweep that is not paired.
         """
         number = self.member if self.member is not None else self.point * (not self.paired)
-        keys = np.stack([number[index], self.seed[index]], axis=-1).astype(np.uint32)
-        return keys, jax.tree.map(lambda x: x[index], self.hypers)
+        words = np.stack([number[index], self.seed[index]], axis=-1).astype(np.uint32)
+        return words, jax.tree.map(lambda x: x[index], self.hypers)
 
 
 def expand(hypers: Any, sweep: Mapping[str, Any], seeds: int, first_seed: int = 0) -> Runs:

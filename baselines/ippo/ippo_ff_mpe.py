@@ -215,7 +215,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     steps, num_envs = setup.config.rollout_length, setup.config.num_envs
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, (steps, num_envs))
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):

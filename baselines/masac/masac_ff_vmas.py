@@ -272,7 +272,7 @@ def rollout(
     steps, num_envs, space = setup.config.rollout_length, setup.config.num_envs, setup.env.action_space
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, (steps, num_envs))
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):

@@ -234,7 +234,7 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
     steps, num_envs, agents = setup.config.rollout_length, setup.config.num_envs, setup.env.num_agents
     noise_key, pool_key, step_key = keys
     noise = choice_noise(noise_key, (steps, num_envs, agents), setup.env.action_space.size)  # [T, E, A, N + 1]
-    step_keys = split(step_key, steps * num_envs).reshape(steps, num_envs, -1)
+    step_keys = split(step_key, (steps, num_envs))
     pool = setup.vec.fresh(pool_key)
 
     def step(carry, inputs):

@@ -79,8 +79,8 @@ def test_two_updates_are_finite(name, task):
 
 @pytest.mark.parametrize(("name", "task"), [pair for pair in PAIRS if not is_trained(*pair)])
 def test_two_updates_fit(name, task):
-    """A state of the same shape after the first one: otherwise no loop could hold both."""
-    _, metrics = jax.eval_shape(program(name, task))
+    """A state of the same shape after the first one: otherwise no loop could hold both. From a typed key as well."""
+    _, metrics = jax.eval_shape(program(name, task), key=jax.random.key(0, impl="rbg"))
     assert metrics["loss"].shape == (2,)
 
 
@@ -115,7 +115,7 @@ def test_two_off_policy_updates_fit(task):
     algorithm = module.make(config, envs.make(task, horizon=3, **kind))
     _, metrics = jax.eval_shape(
         lambda key: make_train(dataclasses.replace(algorithm, num_updates=2))(key, module.Hypers()),
-        jax.random.PRNGKey(0),
+        jax.random.key(0, impl="rbg"),
     )
     assert metrics["loss"].shape == (2,)
     assert ("win_rate" in metrics) == (task.split("/")[0] in WITH_WINS)

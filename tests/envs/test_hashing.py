@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs import hashing
-from envs.hashing import hashed, split
+from envs.hashing import hashed, key_of, replace_stream, split
+from shoal.shuffle import permutations
 
 KEY = jax.random.PRNGKey(7)
 
@@ -66,3 +67,34 @@ def test_a_generator_that_the_user_has_chosen_stays():
     key = jax.random.key(0, impl="rbg")
     assert jax.random.key_impl(split(key, 3)) == "rbg"
     assert np.asarray(jax.random.normal(hashed(key), (3,))).shape == (3,)
+
+
+def test_every_kind_of_key_splits_into_a_shape():
+    for key in (KEY, jax.random.key(0), jax.random.key(0, impl="rbg"), hashed(KEY)):
+        keys = split(key, (3, 2))
+        assert keys.dtype == key.dtype
+        assert keys.shape == (3, 2, *key.shape)
+        words = np.asarray(jax.random.key_data(keys))
+        assert len(np.unique(words.reshape(6, -1), axis=0)) == 6
+        np.testing.assert_array_equal(words.reshape(6, -1), jax.random.key_data(split(key, 6)))
+
+
+def test_streams_and_generators_of_a_seed():
+    words = jnp.array([0, 7], jnp.uint32)
+    np.testing.assert_array_equal(key_of(words, "hash"), KEY)
+    assert key_of(words, "threefry") == jax.random.key(7)
+    np.testing.assert_array_equal(replace_stream(KEY, 5), [5, 7])
+    np.testing.assert_array_equal(jax.random.key_data(replace_stream(key_of(words, "threefry"), 5)), [5, 7])
+    with jax.default_prng_impl("rbg"):
+        key = key_of(words, "hash")
+        np.testing.assert_array_equal(key, [0, 7, 0, 7])
+        np.testing.assert_array_equal(replace_stream(key, 5), [5, 7, 5, 7])
+        assert np.isfinite(jax.random.normal(split(hashed(key))[1], (3,))).all()
+
+
+def test_a_typed_key_uses_no_hash():
+    """Weights and shuffles are those of its generator."""
+    key = jax.random.key(3)
+    assert hashed(key) == key
+    orders = [jax.random.permutation(k, 100) for k in jax.random.split(key)]
+    np.testing.assert_array_equal(permutations(key, 2, 100), orders)

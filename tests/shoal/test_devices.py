@@ -175,9 +175,10 @@ def small_plan(tmp_path):
             sizes |= {"actor": Model(widths=(8,)), "critic": Model(widths=(8,))}
         algorithm = module.make(module.Config(**sizes), envs.make("matrix/climbing"))
         evaluation = {"episodes": 2, "greedy": True}
-        settings = OmegaConf.create({"evaluation": evaluation, "runs_per_batch": None, "algo": {"num_envs": 4}})
+        settings = {"evaluation": evaluation, "runs_per_batch": None, "algo": {"num_envs": 4}, "prng": "hash"}
         sharding.choose(devices, 4)
-        return runner.Plan(algorithm, sweep.expand(module.Hypers(), {}, runs), settings, tmp_path, 2, 2)
+        runs = sweep.expand(module.Hypers(), {}, runs)
+        return runner.Plan(algorithm, runs, OmegaConf.create(settings), tmp_path, 2, 2)
 
     yield make
     sharding.choose()

@@ -19,6 +19,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import envs
+import shoal
 from baselines.ippo import ippo_ff_mpe as ippo
 from baselines.qmix import qmix_rnn_mpe as qmix
 from envs.base import UserError
@@ -356,3 +357,19 @@ def test_statistics_against_scipy():
     low, high = report.bootstrap(np.random.default_rng(1).normal(size=(400, 1)))
     width = float(high[0] - low[0])
     assert 0.15 < width < 0.3  # the IQM of a normal is about as sharp as its mean: 4 sigma / sqrt(400) = 0.2
+
+
+def test_a_training_by_threefry_says_so_and_goes_on_to_the_same_bits(train, capsys):
+    words = ("prng=threefry", "env=matrix/hidden", "hypers.lr_end=1", "evaluation.greedy=false")
+    whole, cut = train(*words), train(*words, "total_steps=128", "chunks=2")
+    assert "prng: threefry" in (cut / "config.yaml").read_text()
+    train(f"resume={cut}", "total_steps=256", small=False)
+    same_bits(whole, cut, files=("metrics.csv",))
+    assert shoal.load(cut).policy() is not None
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        train(f"resume={cut}", "prng=hash", small=False)
+    assert "prng=hash: a resumed training cannot change this (it was threefry)" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train("prng=rbg")
+    assert "prng=rbg: must be one of hash, threefry" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""Every algorithm file trains from every kind of key, on environments that use the keys of their steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import envs
+from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from baselines.maddpg import maddpg_ff_mpe
+from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from baselines.masac import masac_ff_vmas
+from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from envs import hashing
+from shoal import shuffle
+from shoal.algorithm import make_train
+from shoal.models import Model
+from tests.baselines.toy import finite
+
+FILES = (
+    ippo_ff_mpe,
+    ippo_rnn_smax,
+    mappo_ff_vmas,
+    mappo_rnn_smax,
+    qmix_rnn_mpe,
+    pqn_rnn_smax,
+    maddpg_ff_mpe,
+    masac_ff_vmas,
+)
+TASKS = ("smax/3m", "vmas/navigation")
+KEYS = {
+    "PRNGKey": jax.random.PRNGKey,
+    "key": jax.random.key,
+    "rbg": partial(jax.random.key, impl="rbg"),
+    "unsafe_rbg": partial(jax.random.key, impl="unsafe_rbg"),
+}
+SMALL = {
+    "num_envs": 2,
+    "rollout_length": 4,
+    "epochs": 1,
+    "minibatches": 2,
+    "batch_size": 2,
+    "buffer_size": 64,
+    "gradient_steps": 2,
+    "learning_starts": 0,
+}
+
+
+def training(module, task: str):
+    """Two updates as a function of the key."""
+    names = {field.name for field in dataclasses.fields(module.Config)}
+    settings = {name: value for name, value in SMALL.items() if name in names}
+    models = {name: getattr(module.Config(), name) for name in ("actor", "critic", "q") if name in names}
+    models = {name: model for name, model in models.items() if isinstance(model, Model)}  # a critic may be a word
+    settings |= {name: dataclasses.replace(model, widths=(4,), hidden=4) for name, model in models.items()}
+    discrete = {"continuous": False} if task.startswith("vmas") and module in (qmix_rnn_mpe, pqn_rnn_smax) else {}
+    algorithm = module.make(module.Config(**settings), envs.make(task, horizon=3, **discrete))
+    train = make_train(dataclasses.replace(algorithm, num_updates=2))
+    return lambda key: train(key, module.Hypers())
+
+
+@pytest.fixture
+def no_hash(monkeypatch):
+    """From now on whatever is hashed is an error."""
+
+    def refuse(*_):
+        raise AssertionError("a hash")
+
+    def forbid():
+        monkeypatch.setattr(hashing, "mix", refuse)
+        monkeypatch.setattr(shuffle, "mix", refuse)
+
+    return forbid
+
+
+def test_a_typed_key_uses_no_hash(no_hash):
+    train = training(ippo_ff_mpe, "vmas/navigation")
+    no_hash()
+    state, _ = jax.eval_shape(train, jax.random.key(0))
+    assert state.key.dtype == jax.random.key(0).dtype
+    with pytest.raises(AssertionError, match="a hash"):
+        jax.eval_shape(train, jax.random.PRNGKey(0))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("module", FILES, ids=lambda module: module.__name__.split(".")[-1])
+def test_every_file_trains_from_every_kind_of_key(module, task, no_hash):
+    """One key, then two at once; ``test_families`` traces the files with typed keys in the default suite."""
+    train = training(module, task)
+    for kind, make_key in KEYS.items():
+        if kind != "PRNGKey":
+            no_hash()
+        state, metrics = jax.jit(train)(make_key(0))
+        assert finite((state.params, metrics)), kind
+        assert state.key.dtype == make_key(0).dtype
+        keys = jnp.stack([make_key(0), make_key(1)])
+        states, several = jax.jit(jax.vmap(train))(keys)
+        assert finite((states.params, several)), kind
+        first, second = np.asarray(several["loss"])
+        assert (first != second).any(), kind
+    with jax.default_prng_impl("rbg"):
+        key = jax.random.PRNGKey(0)
+        assert key.shape == (4,)
+        state, metrics = jax.jit(train)(key)
+        assert finite((state.params, metrics))
