@@ -20,6 +20,12 @@ class UserError(ValueError):
     """A mistake in what the user asked for: shown as one line, without a stack trace."""
 
 
+class Fault(UserError):
+    """What the machine refuses, such as a full disk: one line, and exit code 1."""
+
+    code = 1
+
+
 class TimeStep(struct.PyTreeNode):
     """What one environment shows after a reset or a step.
 

@@ -5,6 +5,8 @@ Drawn with Pillow at ``OVERSAMPLING`` times the size and scaled down, which smoo
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from envs.base import UserError
+from envs.base import Fault, UserError
 
 OVERSAMPLING = 3
 TRAIL = 25  # steps
@@ -239,7 +241,18 @@ def save(frames: np.ndarray, path: str | Path, fps: float = 15) -> Path:
         every = Image.fromarray(np.concatenate(frames[:: max(1, len(frames) // 6)]))
         palette = every.quantize(256)  # one for all frames: otherwise colours flicker
         images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    path.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"loop": 0, "duration": round(1000 / fps), "save_all": True, "append_images": images[1:]}
-    images[0].save(path, quality=85, **options)
+    animation = io.BytesIO()
+    images[0].save(animation, format=path.suffix[1:], quality=85, **options)
+    partial = path.with_name(f".partial-{os.urandom(6).hex()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("xb") as file:  # a new file: no symbolic link is followed
+                file.write(animation.getvalue())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise Fault(f"{path}: cannot be written ({error.strerror})") from error
     return path

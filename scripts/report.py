@@ -11,14 +11,14 @@ about the rest; the exit code is 1 if nothing of some argument could be used.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from shoal import figures, results
+from shoal import figures, results, writing
 from shoal.page import page
-from shoal.records import write_atomically
 from shoal.summary import summarise
 from shoal.words import Parser, number
 
@@ -27,18 +27,18 @@ def write(folder: Path, found: results.Results, title: str, animations: int) -> 
     """Everything into ``folder``."""
     merged = results.merge(found.cells, found.notes)
     data = summarise(found, title)
-    folder.mkdir(parents=True, exist_ok=True)
+    writing.make_folder(folder)
     figures.save(data, folder / "figures")
     write_scores(folder / "scores.csv", data)
     own = folder / "evaluations.json"
     if own.resolve() not in found.sources and not (folder / "evaluations.jsonl").exists():  # a training has its own
-        write_atomically(own, json.dumps(merged))
+        writing.write(own, json.dumps(merged))
     episodes: list[tuple[str, str, str]] = []
     if animations:
         from shoal.animation import best_policies
 
         episodes = best_policies(found, animations, data["notes"])
-    write_atomically(folder / "report.html", page(data, found, episodes))
+    writing.write(folder / "report.html", page(data, found, episodes))
 
 
 def plain(cell: str) -> str:
@@ -48,15 +48,16 @@ def plain(cell: str) -> str:
 
 def write_scores(path: Path, data: dict[str, Any]) -> None:
     """The tables of the page, for other programs."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        columns = ("runs", "diverged", "steps", "first", "last", "mean", "std", "best")
-        writer.writerow(["metric", "score", "task", "algorithm", "iqm", "iqm_low", "iqm_high", *columns])
-        for block in data["metrics"]:
-            for task in block["tasks"]:
-                for row in task["rows"]:
-                    names = map(plain, (block["name"], block["score"], task["task"], row["algorithm"]))
-                    writer.writerow([*names, *row["iqm"], *(row[column] for column in columns)])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    columns = ("runs", "diverged", "steps", "first", "last", "mean", "std", "best")
+    writer.writerow(["metric", "score", "task", "algorithm", "iqm", "iqm_low", "iqm_high", *columns])
+    for block in data["metrics"]:
+        for task in block["tasks"]:
+            for row in task["rows"]:
+                names = map(plain, (block["name"], block["score"], task["task"], row["algorithm"]))
+                writer.writerow([*names, *row["iqm"], *(row[column] for column in columns)])
+    writing.write(path, text.getvalue())
 
 
 def main() -> int:

@@ -31,10 +31,10 @@ from yaml import YAMLError
 
 import envs
 from envs.base import UserError
-from shoal import config, cost, runner, sharding
+from shoal import config, cost, runner, sharding, writing
 from shoal.config import CONFIG_DIR, setting
 from shoal.progress import human
-from shoal.records import EVALUATIONS, METRICS, diverged_runs, objective_of, short_name, write_atomically
+from shoal.records import EVALUATIONS, METRICS, diverged_runs, objective_of, short_name
 from shoal.words import as_text, nearest, readable, unknown
 
 SHIPPED = Path(CONFIG_DIR) / "benchmark"
@@ -505,7 +505,7 @@ def note(folder: Path, cell: Cell, outcome: Outcome) -> None:
     with (folder / f"{STATUS}{LOCK}").open("w") as lock:  # launchers write side by side
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = {label: past._asdict() for label, past in status(folder).items()}
-        write_atomically(path, json.dumps(known | {cell.label: outcome._asdict()}, indent=2) + "\n")
+        writing.write(path, json.dumps(known | {cell.label: outcome._asdict()}, indent=2) + "\n")
 
 
 def status(folder: Path) -> dict[str, Outcome]:
@@ -528,6 +528,6 @@ def save(benchmark: Benchmark, words: Sequence[str]) -> None:
         text = f"# with {' '.join(words)}\n{text}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / RECIPE, text)
+        writing.write(folder / RECIPE, text)
     except OSError as error:
         raise UserError(f"dir={folder}: cannot be written ({error.strerror})") from error

@@ -571,7 +571,7 @@ class Job:
     def __call__(self, cfg: DictConfig) -> None:
         import jax
 
-        from shoal import hosts, runner, sharding
+        from shoal import hosts, progress, runner, sharding
 
         self.begun = True
         sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
@@ -579,7 +579,8 @@ class Job:
         folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
         try:
             overrides = list(HydraConfig.get().overrides.task)
-            runner.run(*self.parts, cfg, folder, overrides, self.callbacks)
+            with progress.guarded():
+                runner.run(*self.parts, cfg, folder, overrides, self.callbacks)
         except UserError as error:
             fail(error)
         except runner.Stopped:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shoal import writing
 from shoal.summary import Json
 
 # Told apart also by readers who see few colours; from the seventh on lines are dashed.
@@ -38,13 +40,15 @@ def save(data: Json, folder: Path) -> list[Path]:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    folder.mkdir(parents=True, exist_ok=True)
+    writing.make_folder(folder)
     written = []
     with matplotlib.rc_context(STYLE):
         for name, figure in _every(data):
             for path in (folder / f"{name}.png", folder / f"{name}.svg"):
                 stamp: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-                figure.savefig(path, dpi=150, metadata=stamp)
+                picture = io.BytesIO()
+                figure.savefig(picture, format=path.suffix[1:], dpi=150, metadata=stamp)
+                writing.write(path, picture.getvalue())
                 written.append(path)
             plt.close(figure)
     return written

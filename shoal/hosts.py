@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
 
 from envs.base import UserError
 
+T = TypeVar("T")
 LONGEST = 4096  # bytes of a text to agree on
 LOST = 3  # exit code
 
@@ -141,6 +142,19 @@ def any_of(*flags: bool) -> list[bool]:
         return list(flags)
     raised = _all(np.array(flags))
     return [bool(raised[:, i].any()) for i in range(len(flags))]
+
+
+def all_or_none(step: Callable[[], T]) -> T:
+    """``step()`` of every process. A :class:`UserError` in one of them is an error of all."""
+    failure = result = None
+    try:
+        result = step()
+    except UserError as error:
+        failure = error
+    (failed,) = any_of(failure is not None)
+    if failed:
+        raise failure or UserError("another process of this training has ended it")
+    return result  # type: ignore[return-value]
 
 
 def least(number: int | None) -> int | None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from shoal.records import LINEAGE, RETURN, figure, whole_lines, write_atomically
+from shoal import writing
+from shoal.records import LINEAGE, RETURN, figure, whole_lines
 from shoal.report import others, words, write_evaluations
 from shoal.statistics import bootstrap, iqm
 
@@ -333,7 +334,7 @@ def write_winner(path: Path, config: Mapping[str, Any], row: pd.Series) -> None:
         f" fitness {row['fitness']:.6g} in round {row['round']}.\n"
         f"# python <algorithm file> --config-dir <this folder> --config-name {path.stem}\n"
     )
-    write_atomically(path, about + yaml.safe_dump(recipe, sort_keys=False))
+    writing.write(path, about + yaml.safe_dump(recipe, sort_keys=False))
 
 
 def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, Any]], algorithm: str) -> None:
@@ -378,7 +379,7 @@ def _pyplot() -> Any:
 
 
 def _save(figure_: Any, path: Path) -> None:
-    partial = path.with_name(f".{path.name}")
-    figure_.savefig(partial, format="png")
-    partial.replace(path)
+    picture = io.BytesIO()
+    figure_.savefig(picture, format="png")
     _pyplot().close(figure_)
+    writing.write(path, picture.getvalue())

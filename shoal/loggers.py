@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from envs.base import UserError
+from envs.base import Fault, UserError
+from shoal import writing
 from shoal.sweep import Runs
 
 Rows = list[dict[str, Any]]  # one per run: run, seed, env_steps, the swept hyperparameters and the metrics
 NOT_METRICS = ("run", "seed", "env_steps")
+PATIENCE = 7  # seconds that wandb may take to begin, before anything has been trained
 MOST = 64  # characters of a tag that wandb takes
 
 
@@ -106,6 +109,8 @@ class Wandb:
             config |= {"run": config["run"] | {"number": run}, "seed": seed, "hypers": config["hypers"] | point}
             name = " ".join(filter(None, [self.name, env, label, f"seed {seed}", member]))
             group, tags = group or self.folder.name, tags + label.split()
+        patience = None if self.started or "WANDB_INIT_TIMEOUT" in os.environ else {"init_timeout": PATIENCE}
+        writing.make_folder(self.folder / "wandb")
         try:
             self.started[run] = self.wandb.init(
                 project=settings.project,
@@ -119,25 +124,39 @@ class Wandb:
                 reinit="create_new",
                 config=config,
                 mode="offline" if settings.name == "wandb_offline" else "online",
+                settings=patience,
             )
-        except (self.wandb.Error, OSError) as error:
+        except OSError as error:
+            raise Fault(f"{self.folder / 'wandb'}: cannot be written ({writing.reason(error)})") from error
+        except self.wandb.Error as error:
             line = str(error).splitlines()[0]
             raise UserError(f"logger=wandb: {line}; logger=wandb_offline needs no network") from error
         return self.started[run]
 
 
 class Tensorboard:
-    def __init__(self, folder: Path, runs: int):
-        from tensorboardX import SummaryWriter
+    """An event file. It is written at once: tensorboardX's own thread would hang on a full disk."""
 
-        self.writer, self.runs = SummaryWriter(str(folder / "tensorboard")), runs
+    def __init__(self, folder: Path, runs: int):
+        from tensorboardX.event_file_writer import EventsWriter
+
+        self.place, self.runs = writing.make_folder(folder / "tensorboard"), runs
+        with writing.faults(self.place):
+            self.events = EventsWriter(str(self.place / "events"))
 
     def log(self, rows: Rows, env_steps: int) -> None:
-        for name, value in summary(rows, self.runs).items():
-            self.writer.add_scalar(name, value, env_steps)
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.summary import scalar
+
+        values = [scalar(name, value).value[0] for name, value in summary(rows, self.runs).items()]
+        with writing.faults(self.place):
+            self.events.write_event(Event(wall_time=time.time(), step=env_steps, summary=Summary(value=values)))
+            self.events.flush()
 
     def close(self) -> None:
-        self.writer.close()
+        with writing.faults(self.place):
+            self.events.close()
 
 
 def make(settings: Any, folder: Path, config: Mapping, runs: Runs, name: str) -> Logger:

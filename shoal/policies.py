@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs.base import UserError
+from shoal import writing
 
 FILE = "policies.safetensors"
 
@@ -31,14 +31,9 @@ def _name(key: Any) -> str:
 
 def save(folder: Path, best: Any, last: Any) -> None:
     """Write the policies of all runs, ``[R, ...]``."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as to_bytes
 
-    partial = folder / f".{FILE}"
-    partial.touch()
-    mode = partial.stat().st_mode  # for whom the other files are; safetensors would make it the owner's alone
-    save_file(flatten(best, "best") | flatten(last, "last"), partial)
-    partial.chmod(mode)
-    os.replace(partial, folder / FILE)
+    writing.write(folder / FILE, to_bytes(flatten(best, "best") | flatten(last, "last")))
 
 
 def load(folder: Path, like: Any, run: int, which: str = "best") -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.records import RETURN, write_atomically
+from shoal import writing
+from shoal.records import RETURN
 from shoal.statistics import bootstrap, iqm, rank
 
 if TYPE_CHECKING:
@@ -77,10 +79,10 @@ def draw(
     note = "IQM, 95 % bootstrap interval" + (", without runs that diverged" if diverged.any() else "")
     axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
     figure.tight_layout()
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, format="png")
-    partial.replace(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
     plt.close(figure)
+    writing.write(path, picture.getvalue())
 
 
 def words(metric: str) -> str:
@@ -173,4 +175,4 @@ def write_evaluations(path: Path, evaluations: Sequence[dict[str, Any]], runs: R
             else:
                 step = f"step_{sum(key.startswith('step_') for key in record) + 1}"
                 record[step] = {"step_count": entry["env_steps"], **metrics}
-    write_atomically(path, json.dumps({family: {task: by_algorithm}}))
+    writing.write(path, json.dumps({family: {task: by_algorithm}}))

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -32,7 +32,7 @@ from flax import struct
 from omegaconf import DictConfig, OmegaConf
 
 import envs
-from envs.base import UserError
+from envs.base import Fault, UserError
 from envs.hashing import key_of, replace_stream
 from shoal import (
     budget,
@@ -42,6 +42,7 @@ from shoal import (
     hosts,
     learners,
     lineage,
+    lock,
     loggers,
     networks,
     policies,
@@ -49,6 +50,7 @@ from shoal import (
     schemes,
     sharding,
     sweep,
+    writing,
 )
 from shoal import callbacks as user_callbacks
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
@@ -58,7 +60,7 @@ from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.evolve import Kind
 from shoal.metrics import Table, chosen_objective, mean_over_updates
 from shoal.progress import Display, human, show_table
-from shoal.records import RETURN, SWEEP_FIELDS, Records, objective_of, short_name, write_atomically
+from shoal.records import EVALUATIONS, RETURN, SWEEP_FIELDS, Begun, Records, objective_of, short_name
 from shoal.words import pasted
 
 # The first word of an evaluation's key: evaluation never shares random numbers with training. The second is the seed,
@@ -365,35 +367,51 @@ def run(
     given = [user_callbacks.made(callback) for callback in callbacks]
     if cfg.resume == "auto":
         cfg.resume = found_training(cfg, folder, overrides)
-    if cfg.resume is not None:
-        folder = Path(cfg.resume)
-        cfg = resumed_config(folder, cfg, overrides)
-        plan = make_plan(make, config_type, hypers_type, cfg, folder)
-        named = [user_callbacks.find(word) for word in cfg.callbacks]
+    new = cfg.resume is None
+    folder = Path(hosts.agree_on(str(folder or cfg.run.dir))) if new else Path(cfg.resume)
+    if new:
+        hosts.all_or_none(lambda: refuse_taken(folder))
     else:
-        folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
-        taken = any((folder / name).exists() for name in ("config.yaml", "metrics.csv", "checkpoints"))
-        if hosts.agree(np.int32(taken)):
-            raise UserError(f"run.dir={folder}: holds a training already; {pasted('resume', folder)} goes on with it")
-        plan = make_plan(make, config_type, hypers_type, cfg, folder)
-        named = [user_callbacks.find(word) for word in cfg.callbacks]
-        saved = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
-        saved.callbacks = list(map(user_callbacks.absolute, cfg.callbacks))
-        saved.updates_per_chunk, saved.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
-        saved.population = plan.rules and plan.rules.population
-        saved.run.dir = str(folder)
+        cfg = resumed_config(folder, cfg, overrides)
+    plan = make_plan(make, config_type, hypers_type, cfg, folder)
+    named = [user_callbacks.find(word) for word in cfg.callbacks]
+    with ExitStack() as stack:
+        hosts.all_or_none(lambda: stack.enter_context(lock.held(folder, hosts.leads())))
+        if new:
+            hosts.all_or_none(lambda: refuse_taken(folder))  # by a training that has begun meanwhile
+        logger = hosts.all_or_none(lambda: make_logger(plan))
         try:
-            if hosts.leads():
-                folder.mkdir(parents=True, exist_ok=True)
-                write_atomically(folder / "config.yaml", OmegaConf.to_yaml(saved))
-        except OSError as error:
-            raise UserError(f"run.dir={folder}: cannot be written ({error.strerror})") from error
-    try:
-        # Callbacks are called once, by the first process, which tells the others what has changed.
-        train(plan, [*given, *named] if hosts.leads() else [])
-    except jax.errors.JaxRuntimeError as error:
-        raise stopped_on_host(plan) or error from None
+            if new:
+                hosts.all_or_none(lambda: write_config(plan))
+            # Callbacks are called once, by the first process, which tells the others what has changed.
+            train(plan, logger, [*given, *named] if hosts.leads() else [])
+        except jax.errors.JaxRuntimeError as error:
+            raise stopped_on_host(plan) or error from None
+        except Fault as error:
+            begun = (folder / "config.yaml").is_file()
+            raise Fault(f"{error}{f'; with that mended resume={folder} goes on' * begun}") from error
     return folder
+
+
+def refuse_taken(folder: Path) -> None:
+    """A :class:`UserError` if there is a training in a folder that a new one is meant for."""
+    with writing.faults(folder):
+        taken = [name for name in ("config.yaml", "metrics.csv", "checkpoints") if os.path.lexists(folder / name)]
+    if taken and hosts.leads():
+        with lock.held(folder):  # or another process is at work there: that is the answer then
+            raise UserError(f"run.dir={folder}: holds a training already; {pasted('resume', folder)} goes on with it")
+
+
+def write_config(plan: Plan) -> None:
+    """``config.yaml``: what a resumed training goes by. From here on the folder holds a training."""
+    if not hosts.leads():
+        return
+    saved = OmegaConf.create(OmegaConf.to_container(plan.settings, resolve=True))
+    saved.callbacks = list(map(user_callbacks.absolute, plan.settings.callbacks))
+    saved.updates_per_chunk, saved.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
+    saved.population = plan.rules and plan.rules.population
+    saved.run.dir = str(plan.folder)
+    writing.write(plan.folder / "config.yaml", OmegaConf.to_yaml(saved))
 
 
 def found_training(cfg: DictConfig, folder: Path | None, overrides: list[str]) -> str | None:
@@ -472,7 +490,8 @@ class Stop:
     So does the death of a parent that has named itself in ``SHOAL_PARENT``: a killed benchmark leaves nothing running.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder  # of the one training that is stopped
         self.told = False
         self.scheduled = False  # a scheduler's signal: it may start the same command again
         self.parent = os.environ.get(PARENT)
@@ -491,10 +510,18 @@ class Stop:
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.told and number != signal.SIGUSR1:  # a warning, which may come twice
-            raise KeyboardInterrupt
+            if self.folder is None:
+                raise KeyboardInterrupt
+            self._say(f"stopped at once; resume={self.folder} goes on from the last checkpoint, if there is one")
+            os._exit(128 + number)  # an exception could be dropped, and an ordinary end waits for the chunk under way
         self.told = True
         self.scheduled = self.scheduled or number != signal.SIGINT
-        print("stopping after this chunk (again to stop at once)", file=sys.stderr)
+        self._say("stopping after this chunk (again to stop at once)")
+
+    @staticmethod
+    def _say(line: str) -> None:
+        with suppress(OSError, RuntimeError):  # a closed pipe, or a signal amid another line
+            print(line, file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass
@@ -604,29 +631,35 @@ def available_memory() -> int | None:
         return None
 
 
-def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
+def make_logger(plan: Plan) -> loggers.Logger:
+    """The logger of the first process; the others have none."""
+    if not hosts.leads():
+        return loggers.Silent()
+    settings, container = plan.settings, OmegaConf.to_container(plan.settings, resolve=True)
+    return loggers.make(settings.logger, plan.folder, container, plan.runs, algorithm_name(settings))  # type: ignore[arg-type]
+
+
+def train(plan: Plan, logger: loggers.Logger, callbacks: Sequence[Any] = ()) -> None:
     """All batches of a plan, from wherever its folder stands, then the report."""
     settings, runs = plan.settings, plan.runs
     records = Records(plan.folder)
-    container = OmegaConf.to_container(settings, resolve=True)
-    algorithm = algorithm_name(settings)
-    logger: loggers.Logger = loggers.Silent()
-    if hosts.leads():
-        logger = loggers.make(settings.logger, plan.folder, container, runs, algorithm)  # type: ignore[arg-type]
     diverged = np.zeros(len(runs), bool)
     begin = time.perf_counter()
     total = plan.steps_per_chunk * plan.chunks * len(runs)
-    with Stop() as stop, Display(total, len(runs), hosts.leads(), short_name(plan.objective)) as display:
+    with Stop(plan.folder) as stop, Display(total, len(runs), hosts.leads(), short_name(plan.objective)) as display:
 
         def stopped_by(name: str) -> None:
             stop.told = True
             display.line(f"callback {name} asked to stop")
 
         hooks = Hooks(callbacks, plan, stopped_by)
+        done = hosts.agree(np.array(hosts.all_or_none(lambda: standing(plan, records)), np.int32)).tolist()
+        if settings.resume and not any(done):
+            display.line(f"{plan.folder}: no chunk was finished; the training begins again")
         programs = compile_programs(plan, display)
         speed, trained, stopped, scheduled = Speed(), [], False, False
         for batch in range(plan.batches):
-            state = train_batch(plan, programs, batch, records, logger, hooks, display, speed, stop)
+            state = train_batch(plan, programs, batch, done[batch], records, logger, hooks, display, speed, stop)
             count = len(plan.batch_runs(batch))
             policy = (state.best_policy, plan.algorithm.policy(state.train))
             policy, batch_diverged = hosts.fetch((policy, state.diverged))
@@ -646,6 +679,33 @@ def train(plan: Plan, callbacks: Sequence[Any] = ()) -> None:
     hooks.end(not stopped)
     if stopped and scheduled:
         raise Stopped
+
+
+def standing(plan: Plan, records: Records) -> list[int]:
+    """The chunks that each batch has behind it, by its newest whole checkpoint; the records are mended to fit.
+
+    A training that has never come to a checkpoint begins. One that has lost its checkpoints is refused.
+    """
+    if not hosts.leads():
+        return [0] * plan.batches
+    writing.remove_partial(plan.folder)
+    places = [checkpoint_folder(plan.folder, batch) for batch in range(plan.batches)]
+    found = [checkpoint.newest(place) for place in places]
+    batches = []
+    for batch, chunk in enumerate(found):
+        runs, sealed = plan.batch_runs(batch), checkpoint.manifest(places[batch] / str(chunk)) if chunk else {}
+        steps = (chunk or 0) * plan.steps_per_chunk
+        batches.append(Begun(int(runs[0]), int(runs[-1]) + 1, steps, sealed.get("records", {})))
+    unsaved = plan.settings.checkpoint.every * plan.steps_per_chunk
+    for place, chunk, reach in zip(places, found, records.reach(batches), strict=True):
+        finished = place == places[0] and (plan.folder / policies.FILE).exists()
+        if chunk is None and (reach > unsaved or finished or checkpoint.chunks(place)):
+            raise UserError(
+                f"{plan.folder}: no checkpoint in {place} can be used, and records reach step {reach}; nothing is "
+                "changed here; run.dir=<another folder> starts anew"
+            )
+    records.mend(batches)
+    return [chunk or 0 for chunk in found]
 
 
 def write_results(
@@ -669,7 +729,8 @@ def write_results(
         lineage.report(plan, config, evaluations, algorithm)  # type: ignore[arg-type]
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
     provenance(plan, programs, speed, time.perf_counter() - begin)
-    title += f": {short_name(plan.objective)} of {settings.evaluation.episodes} greedy episodes, IQM over "
+    lost = missing(plan, evaluations)
+    title += f": {short_name(plan.objective)} of {settings.evaluation.episodes} greedy episodes{lost}, IQM over "
     if plan.rules is None:
         show_table(report.closing_table(evaluations, runs, diverged, plan.objective), f"{title}seeds")
     else:
@@ -677,6 +738,17 @@ def write_results(
         print(lineage.said(plan.folder))
     speed_text = f", {human(speed.steps / speed.seconds)} steps/s" if speed.seconds else ""
     print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
+
+
+def missing(plan: Plan, evaluations: Sequence[dict[str, Any]]) -> str:
+    """A remark for the closing table if evaluations have been lost: its ``first`` may be of another step."""
+    seen = {(entry["batch"], entry["env_steps"]) for entry in evaluations if "absolute" not in entry}
+    last: dict[int, int] = {}
+    for batch, env_steps in seen:
+        last[batch] = max(last.get(batch, 0), env_steps)
+    lost = sum(env_steps // plan.steps_per_round for env_steps in last.values()) - len(seen)
+    first = min((env_steps for _, env_steps in seen), default=0)
+    return f" ({lost} evaluations are missing in {EVALUATIONS}; the first is of step {first})" if lost > 0 else ""
 
 
 def algorithm_name(settings: DictConfig) -> str:
@@ -696,6 +768,7 @@ def train_batch(
     plan: Plan,
     programs: Programs,
     batch: int,
+    done: int,
     records: Records,
     logger: Any,
     hooks: Hooks,
@@ -703,7 +776,7 @@ def train_batch(
     speed: Speed,
     stop: Stop,
 ) -> RunState:
-    """One batch of runs from its newest checkpoint, or from the start, to its end."""
+    """One batch of runs from its checkpoint after ``done`` chunks, or from the start, to its end."""
     runs = plan.batch_runs(batch)
     host = plan.algorithm.env.host
     if host:
@@ -711,23 +784,21 @@ def train_batch(
     padded = np.resize(runs, plan.width)  # a smaller last batch trains some runs twice and drops the copies
     words, hypers = sharding.put(plan.runs.select(padded), plan.width)
     folder = checkpoint_folder(plan.folder, batch)
-    restored = checkpoint.restore(folder, programs.state, len(runs))
-    if restored is None:
-        done, state = 0, programs.start(words, hypers)
+    if done == 0:
+        state, changes = programs.start(words, hypers), None
     else:
-        done, state = restored[0], sharding.put(restored[1], plan.width)
+        restored, changes = checkpoint.restore(folder, done, programs.state, len(runs))
+        state = sharding.put(restored, plan.width)
         if host and done < plan.chunks:
             display.line(
                 f"{plan.settings.env.name}: no checkpoint holds an environment on the host; episodes start anew"
             )
-    hooks.begin(runs, restored[2] if restored is not None else None)
+    hooks.begin(runs, changes)
     hypers = sharding.put(hosts.agree(hooks.padded(plan.width)), plan.width)
     before = plan.steps_per_chunk * plan.chunks * int(runs[0])
     display.skip_to(before + plan.steps_per_chunk * done * len(runs))
     if done >= plan.chunks:
         return state
-    if hosts.leads():
-        records.cut(batch, int(runs[0]), int(runs[-1]) + 1, done * plan.steps_per_chunk)
     known_diverged = hosts.fetch(state.diverged)
     unsaved = None  # the last chunk, if it was not saved: its state is gone when the next one fails
     for chunk in range(done + 1, plan.chunks + 1):
@@ -767,15 +838,15 @@ def train_batch(
         stopping, changed, failed = hosts.any_of(stop.asked, changed, failure is not None)
         stop.told = stop.told or stopping
         if failed:
-            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.missed())
+            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.missed(), records.seal(batch))
             raise failure or UserError("a callback has failed in the first process")
         if changed:
             hypers = sharding.put(hosts.agree(hooks.padded(plan.width)), plan.width)
         if chunk % plan.settings.checkpoint.every == 0 or chunk == plan.chunks or stopping:
-            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.state())
+            checkpoint.save(folder, chunk, state, plan.settings.checkpoint.keep, hooks.state(), records.seal(batch))
             unsaved = None
         elif host:
-            unsaved = (jax.device_get(state), plan.settings.checkpoint.keep, hooks.state())
+            unsaved = (jax.device_get(state), plan.settings.checkpoint.keep, hooks.state(), records.seal(batch))
         if stopping:
             break
     return state
@@ -810,7 +881,7 @@ def write_round(
         assert plan.rules is not None
         hooks.hypers |= {name: values[: len(runs)] for name, values in shown.hypers.items()}
         if hosts.leads():
-            records.append_lineage(lineage.rows(shown, runs, plan.rules, number, env_steps))
+            records.append_lineage(lineage.rows(shown, runs, plan.rules, number, env_steps), batch)
     else:
         rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
     if hosts.leads():
@@ -901,7 +972,7 @@ def provenance(plan: Plan, programs: Programs, speed: Speed, seconds: float) -> 
             "steps_per_second": round(speed.steps / speed.seconds) if speed.seconds else None,
         },
     }
-    write_atomically(plan.folder / "provenance.json", json.dumps(facts, indent=2))
+    writing.write(plan.folder / "provenance.json", json.dumps(facts, indent=2))
 
 
 def _version(package: str) -> str | None:

@@ -15,6 +15,9 @@ Shapes: T time, E environments, A agents, O observation, N actions (D sub-action
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

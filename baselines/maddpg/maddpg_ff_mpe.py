@@ -19,6 +19,9 @@ Z atoms (1 if not distributional), G gradient steps.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -16,6 +16,9 @@ B minibatch, and the critic's K rows of C numbers.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -22,6 +22,9 @@ B transitions, Z values of an own action: N if discrete, else 1.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

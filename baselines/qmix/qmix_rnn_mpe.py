@@ -16,6 +16,9 @@ B sequences of L steps, K places where one breaks off.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import partial

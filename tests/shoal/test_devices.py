@@ -14,7 +14,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
@@ -61,9 +60,7 @@ def metrics(folder: Path) -> np.ndarray:
 def keys(folder: Path) -> np.ndarray:
     """The random state of every run in the newest checkpoint."""
     place = folder / "checkpoints" / "batch_0"
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        state = checkpointer.restore((place / str(checkpoint.newest(place)) / "state").absolute())
-    return np.asarray(state["train"]["key"])[:RUNS]
+    return checkpoint.read(place / str(checkpoint.newest(place)))["train/key"][:RUNS]
 
 
 @pytest.fixture
