@@ -16,7 +16,20 @@ from shoal.algorithm import Acting, Algorithm
 from shoal.config import hyper
 from shoal.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs, share_of
 from shoal.generations import select
-from shoal.schemes import Growth, Halving, MfPbt, Noise, Pbt, Range, Rules, Tournament, Weights, make_ranges, make_rules
+from shoal.schemes import (
+    Growth,
+    Halving,
+    MfPbt,
+    Noise,
+    Pbt,
+    Range,
+    Rules,
+    Tournament,
+    Weights,
+    first_values,
+    make_ranges,
+    make_rules,
+)
 
 MEMBERS = 40
 KEYS = 300
@@ -298,6 +311,8 @@ def test_pbt_replaces_the_worst_fifth_by_the_best_fifth():
     worst, best = fitness < 8, fitness >= 32
     assert ((new.kind == Kind.EXPLORE) == worst).all()
     assert (new.parent[:, ~worst] == np.arange(MEMBERS)[~worst]).all()
+    assert best[new.parent[:, worst]].all()
+    assert (np.ptp(new.parent[:, worst], axis=1) > 0).mean() > 0.9  # each is drawn for itself
     share = np.bincount(new.parent[:, worst].ravel(), minlength=MEMBERS)[best] / new.parent[:, worst].size
     np.testing.assert_allclose(share, 1 / 8, atol=0.03)
     before = population().hypers
@@ -568,6 +583,24 @@ def test_runs_that_fill_up_the_devices_do_not_evolve():
     new = jax.jit(lambda *given: select(*given, how, runs=20))(keys, padded, jnp.arange(23.0))
     assert (new.parent[:20] < 20).all()
     np.testing.assert_array_equal(new.inherited["obs_stats"][20:], padded.inherited["obs_stats"][20:])
+
+
+def test_the_first_values_are_the_recipe_s_and_draws_from_the_whole_range():
+    how = rules(Pbt(), members=4000)
+    first = first_values(how, Hypers(ent_coef=0.5), seeds=[3, 4])
+    again = first_values(how, Hypers(ent_coef=0.5), seeds=[4])
+    columns = [np.array(getattr(first, name)).reshape(2, 4000) for name in RANGES]
+    np.testing.assert_array_equal([column[:, 0] for column in columns], np.float32([[1e-3] * 2, [1e-3] * 2, [0.1] * 2]))
+    for name, column in zip(RANGES, columns, strict=True):
+        low, high, log = RANGES[name]
+        place = np.log(column / low) / np.log(high / low) if log else (column - low) / (high - low)
+        np.testing.assert_allclose(np.sort(place[:, 1:]), [np.linspace(0, 1, 3999)] * 2, atol=0.04)
+        assert len(np.unique(column[:, 1:])) > 7900  # populations of other seeds have other draws
+        np.testing.assert_array_equal(column[1], getattr(again, name))  # whatever else is trained
+    assert abs(np.corrcoef(columns[0][0], columns[1][0])[0, 1]) < 0.06
+    assert (first.gamma == np.float32(0.99)).all()
+    recipe = first_values(rules(Pbt(start="recipe"), members=4), Hypers(ent_coef=0.5, lr=1.0), seeds=[3])
+    assert (recipe.lr == np.float32(1e-2)).all() and (recipe.ent_coef == np.float32(0.1)).all()  # the nearest end
 
 
 def test_ranges_around_the_recipe_s_values_and_as_they_are_said():

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from flax import struct
 from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
@@ -24,8 +25,9 @@ from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
 from baselines.masac import masac_ff_vmas
 from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from envs.base import UserError
-from shoal import config, elastic, generations, lineage, policies, results, runner, schemes
-from shoal.evolve import Kind
+from shoal import algorithm, config, elastic, generations, lineage, policies, results, runner, schemes
+from shoal.evolve import NOBODY, Kind
+from shoal.metrics import Table
 
 # Two populations of four, four rounds of two updates of 4 x 8 steps.
 EVOLUTION = ["env=matrix/climbing", "seeds=2", "population=4", "evolve.rounds=4", "algo.minibatches=1"]
@@ -198,6 +200,104 @@ def test_members_begin_with_the_recipe_or_with_draws():
         assert (np.abs(np.log10(hypers.lr / hypers.lr[0])) <= 1.0 + 1e-6).all()
         np.testing.assert_array_equal(keys[[0, 4]], [jax.random.PRNGKey(5), jax.random.PRNGKey(6)])  # as the plain runs
         assert len(np.unique(keys, axis=0)) == 8
+
+
+class Toy(struct.PyTreeNode):
+    """A training that learns nothing: ``inherited`` are the parameters and the optimiser, the rest is the slot's."""
+
+    params: dict[str, jax.Array]
+    opt_state: dict[str, jax.Array]
+    key: jax.Array
+    script: jax.Array  # [rounds], what its evaluations come to
+    slot: jax.Array  # NaN in the second round
+    done: jax.Array
+
+
+class ToyHypers(struct.PyTreeNode):
+    lr: jax.Array
+
+
+def toy_round(run: runner.RunState, hypers: ToyHypers):
+    """Evaluates to what the script says; 100 means that the run diverges."""
+    train, fitness = run.train, run.train.script[run.train.done]
+    weight, moments = train.params["w"], train.opt_state["w"]
+    figures = Table.of({"lr": hypers.lr, "member": weight, "slot": train.slot, "moments": moments})
+    slot = jnp.where(train.done == 1, jnp.nan, train.slot)
+    run = run.replace(train=train.replace(slot=slot, done=train.done + 1), diverged=run.diverged | (fitness == 100))
+    return run, figures, {"episode_return": jnp.stack([fitness - 1, fitness + 1])}
+
+
+def toy(scheme, scripts, population=4):
+    """The rounds of a toy with a script ``[R, rounds]``, and two runs more than the populations have."""
+    acting = algorithm.Acting(lambda count: (), lambda *_: ((), jnp.zeros(())))
+    made = algorithm.Algorithm(
+        init=lambda key, hypers: None, update=lambda state, hypers: (state, {}), policy=lambda train: train.params,
+        acting=acting, env=None, steps_per_update=1, num_updates=1,
+        init_optimiser=lambda params, hypers: jax.tree.map(jnp.zeros_like, params),
+    )  # fmt: skip
+    weights = (1.0, 0.0, 0.0, 0.0, 0.0) if isinstance(scheme, schemes.Tournament) else ()
+    rules = schemes.Rules(scheme, {"lr": schemes.Range(1e-4, 1e-2, True)}, made, population, weights)
+    runs, rounds = scripts.shape
+
+    def start(key, script, number):
+        w = {"w": number}
+        train = Toy(w, jax.tree.map(jnp.ones_like, w), key, script, number, jnp.int32(0))
+        run = runner.RunState(train, w, jnp.float32(0), jnp.bool_(False), key)
+        return generations.start(run, key, ToyHypers(1e-3 * (1 + number / 100)), rules)
+
+    @jax.jit
+    def program(keys, scripts):
+        number = jnp.arange(runs + 2, dtype=jnp.float32)
+        state = jax.vmap(start)(keys, jnp.concatenate([scripts, scripts[:2]]), number)
+        return generations.train_rounds(state, toy_round, rules, runs, rounds)
+
+    keys = jax.random.split(jax.random.PRNGKey(5), runs + 2)
+    return jax.device_get(program(keys, jnp.float32(scripts)))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_rounds_of_a_toy(every):
+    """Two populations of four: parents, hyperparameters and slots of eight rounds, followed one by one."""
+    scripts = np.random.default_rng(0).normal(size=(8, 8))
+    scripts[1, 2], scripts[5, 3], scripts[6, 4] = np.nan, 100, np.inf
+    scripts[0, 3], scripts[4, 2] = 1e6, -1e6
+    scheme = schemes.Tournament(every=every, elitism=True, size=2)
+    state, told = toy(scheme, scripts)
+    figures = told.metrics
+    lost = ~np.isfinite(scripts) | (scripts == 100)
+    np.testing.assert_allclose(told.fitness[:, :8].T, np.where(lost, -np.inf, scripts), rtol=1e-6)
+    assert (told.kind[0] == Kind.START).all() and (told.parent[0] == NOBODY).all()
+    member, own = np.tile(np.arange(4), 2), np.arange(8) // 4 * 4
+    assert (figures["member"][0, :8] == np.arange(8)).all()
+    assert (figures["member"][:, 8:] == [8, 9]).all()  # the runs that fill up the devices do not evolve
+    for number in range(1, 8):
+        kind, parent = told.kind[number, :8], told.parent[number, :8]
+        if number % every:
+            assert (kind == Kind.KEPT).all() and (parent == member).all()
+        else:
+            assert kind.tolist() == [Kind.ELITE, *3 * [Kind.NONE]] * 2
+            best = told.fitness[number - 1, :8].reshape(2, 4).argmax(axis=1)
+            assert (parent[[0, 4]] == best).all()
+            assert not lost[own + parent, number - 1].any()
+        assert (figures["member"][number, :8] == figures["member"][number - 1][own + parent]).all()
+        assert (figures["lr"][number, :8] == figures["lr"][number - 1][own + parent]).all()
+        assert (told.hypers["lr"][number] == figures["lr"][number]).all()
+        assert (told.changed[number] == NOBODY).all()
+    assert (figures["moments"] == 1).all()
+    # NaN in a slot stays, but for members without a fitness: theirs becomes 0 with the selection.
+    nan = np.isnan(figures["slot"][:, :8])
+    assert not nan[:2].any() and nan[2].all()
+    assert nan[3].tolist() == ([i != 1 for i in range(8)] if every == 1 else 8 * [True])
+    assert nan[4].tolist() == [i not in ((1, 5) if every == 1 else (5,)) for i in range(8)]
+    assert state.round.tolist() == 10 * [8]
+
+
+def test_selections_of_a_toy_are_by_luck_of_their_own():
+    """Among equals: another draw in every round and in every population, and not the luck of the training."""
+    state, told = toy(schemes.Tournament(elitism=False, size=1), np.zeros((32, 4)), population=16)
+    drawn = told.parent[1:, :32].reshape(6, 16)
+    assert len(np.unique(drawn, axis=0)) == 6
+    assert (state.key != state.train.key).any(axis=1).all()
 
 
 def test_no_setting_but_the_evolution_s_may_change_its_hyperparameters(train):
