@@ -77,3 +77,18 @@ def test_one_run_has_no_interval_and_many_do_not_run_out_of_memory():
     many = np.random.default_rng(0).uniform(size=(1000, 3, 20))
     curve = statistics.curve(many, draws=50)
     assert ((curve.low <= curve.value) & (curve.value <= curve.high)).mean() > 0.9
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_the_iqm_cuts_a_quarter_at_each_end_whatever_the_count(count):
+    from scipy import stats
+
+    values = np.random.default_rng(count).normal(size=(count, 2))
+    np.testing.assert_allclose(statistics.iqm(values), stats.trim_mean(values, 0.25, axis=0))
+    np.testing.assert_allclose(statistics.pooled_iqm(values), stats.trim_mean(values.ravel(), 0.25))
+
+
+def test_a_profile_counts_what_is_above_and_not_what_is_equal():
+    scores, taus = np.full((6, 2), 0.5), np.array([0.4, 0.5, 0.6])
+    for figures in statistics.profile(scores, taus):
+        np.testing.assert_array_equal(figures, [1, 0, 0])
