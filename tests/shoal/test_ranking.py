@@ -116,7 +116,7 @@ def drawn(monkeypatch, call) -> dict:
 
     shown: dict = {}
 
-    def keep(figure, path, **kwargs):
+    def keep(figure, target, **kwargs):
         (axes,) = figure.axes
         shown.update(
             legend=[text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else [],
@@ -124,7 +124,6 @@ def drawn(monkeypatch, call) -> dict:
             axis=axes.get_ylabel(),
             note=axes.texts[0].get_text(),
         )
-        Path(path).touch()
 
     monkeypatch.setattr(plt.Figure, "savefig", keep)
     call()
