@@ -10,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
+from omegaconf import OmegaConf
 
 import envs
 from envs.base import Discrete, Env, TimeStep, UserError
 from envs.wrappers import TimeLimit
-from shoal import generations, runner
+from shoal import generations, runner, sweep
 from shoal.algorithm import Acting, Algorithm
 from shoal.metrics import EPISODES, chosen_objective
+from shoal.progress import Display
+from shoal.records import Records
 from shoal.schemes import Pbt, Range, Rules
 
 
@@ -68,7 +71,7 @@ def stub(broken: int = -1) -> Algorithm:
         return State(params, state.opt_state + 1, updates), metrics
 
     def act(policy, carry, timestep, key, greedy):
-        return carry, jnp.zeros((timestep.obs.shape[0], 2), jnp.int32)
+        return carry, jnp.broadcast_to(policy["params"].astype(jnp.int32), (timestep.obs.shape[0], 2))
 
     return Algorithm(
         init=lambda key, hypers: State(jnp.float32(0.0), jnp.float32(0.0), jnp.int32(0)),
@@ -138,7 +141,9 @@ def test_an_evaluation_uses_no_key_twice():
             return super().step(key, state, action)
 
     key = jax.random.PRNGKey(5)
-    following, _ = runner.evaluate(dataclasses.replace(stub(), env=TimeLimit(Spied())), None, key, 3, True)
+    following, _ = runner.evaluate(
+        dataclasses.replace(stub(), env=TimeLimit(Spied())), {"params": jnp.zeros(())}, key, 3, True
+    )
     jax.effects_barrier()
     used = [key, following, *seen]
     assert len(seen) == 6
@@ -191,3 +196,28 @@ def test_an_objective_that_there_is_not_is_refused_in_one_line(train, capsys):
     with pytest.raises(SystemExit):
         train("env=mpe/simple_tag", "evaluation.objective=episode_return/prey")
     assert capsys.readouterr().err.startswith("error: evaluation.objective=episode_return/prey: must be one of auto, ")
+
+
+class Told(Lottery):
+    """Pays what the agents do."""
+
+    def step(self, key, state, action):
+        return state, self._timestep(1.0).replace(reward=action.astype(jnp.float32))
+
+
+def test_the_absolute_metric_is_of_the_best_policies_and_played_once(tmp_path):
+    """Two runs whose best policies play 3 and 5, whatever their last ones play."""
+    settings = OmegaConf.create({"runs_per_batch": None, "evaluation": {"episodes": 4, "greedy": True}})
+    algorithm = dataclasses.replace(stub(), env=TimeLimit(Told()))
+    plan = runner.Plan(algorithm, sweep.expand(Hypers(), {}, 2), settings, tmp_path, updates_per_chunk=7, chunks=3)
+    keys = jax.random.split(jax.random.PRNGKey(0), 2)
+    state = jax.vmap(lambda key: runner.start(algorithm, key, Hypers()))(keys)
+    state = state.replace(best_policy={"params": jnp.array([3.0, 5.0])})
+    records = Records(tmp_path)
+    played = runner.absolute_metric(plan, 0, state, records, Display(1, 2, shown=False))
+    assert played["episode_return"] == [[3.0] * 40, [5.0] * 40]
+    (entry,) = records.evaluations()
+    assert entry["absolute"] and entry["env_steps"] == 21 and entry["metrics"] == played
+    assert runner.absolute_metric(plan, 0, state, records, Display(1, 2, shown=False)) is None
+    longer = dataclasses.replace(plan, chunks=4)
+    assert runner.absolute_metric(longer, 0, state, records, Display(1, 2, shown=False)) == played
