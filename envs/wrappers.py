@@ -46,18 +46,18 @@ class TimeLimitState(struct.PyTreeNode):
 class TimeLimit(Wrapper):
     """Truncates an episode after ``horizon`` steps; one that ends by itself just then is terminated, not truncated.
 
-    As the outermost part of every environment it also keeps what a dead agent sees finite.
+    As the outermost part of every environment it also hides what a dead agent sees: critics value it, by zeros.
     """
 
     def reset(self, key):
         inner, timestep = self.env.reset(key)
-        return TimeLimitState(inner, jnp.int32(0)), _finite(timestep)
+        return TimeLimitState(inner, jnp.int32(0)), _unseeing(timestep)
 
     def step(self, key, state, action):
         inner, timestep = self.env.step(key, state.inner, action)
         step = state.step + 1
         truncated = (timestep.truncated | (step >= self.horizon)) & ~timestep.terminated
-        return TimeLimitState(inner, step), _finite(timestep).replace(truncated=truncated)
+        return TimeLimitState(inner, step), _unseeing(timestep).replace(truncated=truncated)
 
     def restore(self, *args: Any, **kwargs: Any) -> TimeLimitState:
         """The state that the wrapped environment's ``restore`` gives, at the start of an episode."""
@@ -69,10 +69,9 @@ class TimeLimit(Wrapper):
         return self.env.render(states.inner, size)
 
 
-def _finite(timestep: TimeStep) -> TimeStep:
-    """Zeros for the infinities and NaN of dead agents' rows: no weight of zero would keep those out of a gradient."""
-    harmless = timestep.alive[:, None] | jnp.isfinite(timestep.obs)
-    return timestep.replace(obs=jnp.where(harmless, timestep.obs, 0.0))
+def _unseeing(timestep: TimeStep) -> TimeStep:
+    """Zeros for dead agents' rows; some environments show them infinities and NaN."""
+    return timestep.replace(obs=jnp.where(timestep.alive[:, None], timestep.obs, 0.0))
 
 
 class AgentId(Wrapper):

@@ -57,7 +57,6 @@ QMIX = (
     "algo.double=false",
     "algo.target_interval=1",
     "algo.mixer_width=32",
-    "algo.normalise_state=false",  # for the mixer
     "algo.q.network=mlp",
     *networks(64, "q"),
     "hypers.td_lambda=0",
@@ -94,9 +93,9 @@ DIFFERENCES = (
     "exponential here."
 )
 FINDINGS = (
-    "QMIX: here the mixer reads the state as it is, as BenchMARL's does (`algo.normalise_state=false`). With our "
-    "default, a normalised state, it was below BenchMARL's everywhere: 39.7 on balance (six seeds), 0.94 on navigation "
-    "and 28.3 on sampling (two seeds each). The shipped recipes of VMAS (above) still have the default. MASAC: on "
+    "QMIX: the mixer reads the state as it is, as BenchMARL's does. With a normalised state, the default until it was "
+    "removed, it was below BenchMARL's everywhere: 39.7 on balance (six seeds), 0.94 on navigation and 28.3 on "
+    "sampling (two seeds each). The rows of VMAS above were trained with it. MASAC: on "
     "balance BenchMARL's rises sooner. In its loss each policy learns from as many times the value's slope as there "
     "are agents, while the temperature starts and falls by the same rule as here, so that randomness is given up "
     "earlier; this was read and not tried."

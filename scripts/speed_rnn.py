@@ -38,7 +38,7 @@ def ours(name: str, task: str, runs: int, updates: int, count: int = 1) -> Progr
     if name == "qmix":
         network = Model("gru", widths=(64,), hidden=64, activation="relu")
         sizes = {"buffer_size": 130_000, "learning_starts": 0, "mixer_width": 32, "hyper_width": 128}
-        config = qmix.Config(q=network, target_interval=200, normalise_state=False, **QMIX, **sizes)
+        config = qmix.Config(q=network, target_interval=200, **QMIX, **sizes)
         env = envs.make("mpe/simple_spread", horizon=26)  # as long as the jaxmarl package's episodes are
         return training(qmix, config, env, runs, updates, count)
     network = Model("gru", widths=(128,), hidden=128, after=(128,), activation="relu")

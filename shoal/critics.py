@@ -165,9 +165,9 @@ class ActionView:
 
     def __call__(self, obs: chex.Array, state: chex.Array, alive: chex.Array, action: chex.Array) -> chex.Array:
         """Rows ``[..., K, C]`` of the joint ``action [..., A, N]``."""
-        if not self.central:
-            return jnp.concatenate([obs, action], axis=-1)
         joint = jnp.where(alive[..., None], action, 0.0)
+        if not self.central:
+            return jnp.concatenate([obs, joint], axis=-1)
         row = jnp.concatenate([self._seen(obs, state, alive), joint.reshape(*joint.shape[:-2], -1)], axis=-1)
         return jnp.broadcast_to(row[..., None, :], (*row.shape[:-1], len(self.policy_of_row), row.shape[-1]))
 

@@ -31,14 +31,11 @@ class QMixer(nn.Module):
 
     width: int
     hyper_width: int  # 0 for linear hypernetworks
-    normalise_state: bool = True  # whatever an environment's units are
 
     @nn.compact
     def __call__(self, chosen: chex.Array, state: chex.Array) -> chex.Array:
         """``chosen [..., A]`` and ``state [..., S]`` to ``[...]``."""
         agents = chosen.shape[-1]
-        if self.normalise_state:
-            state = nn.LayerNorm(use_scale=False, use_bias=False)(state)
 
         def hyper(size: int, name: str, scale: float) -> chex.Array:
             hidden = nn.relu(Dense(self.hyper_width, name=f"{name}_hidden")(state)) if self.hyper_width else state
@@ -82,9 +79,11 @@ class Mixing:
         keys = jax.random.split(hashed(key), len(self.members))
         return {"mixer": jax.vmap(lambda k: self.module.init(k, *inputs)["params"])(keys)}
 
-    def __call__(self, params: dict[str, Any], chosen: chex.Array, state: chex.Array, alive: chex.Array) -> chex.Array:
-        """``[..., M]`` from ``chosen`` and ``alive [..., A]``; the dead add nothing."""
-        chosen = jnp.where(alive, chosen, 0.0)
+    def __call__(
+        self, params: dict[str, Any], chosen: chex.Array, state: chex.Array, earning: chex.Array
+    ) -> chex.Array:
+        """``[..., M]`` from ``chosen`` and ``earning [..., A]``; the others add nothing."""
+        chosen = jnp.where(earning, chosen, 0.0)
         if self.kind == "none":
             return chosen
         teams = [jnp.where(member, chosen, 0.0) for member in self.members]
@@ -99,9 +98,9 @@ class Mixing:
         share = self.members / self.members.sum(axis=1, keepdims=True)
         return reward if self.kind == "none" else (reward[..., None, :] * share).sum(-1)
 
-    def living(self, alive: chex.Array) -> chex.Array:
-        """``[..., A]`` to ``[..., M]``: whether a team still has someone to act."""
-        return alive if self.kind == "none" else (alive[..., None, :] & self.members).any(-1)
+    def earning(self, earning: chex.Array) -> chex.Array:
+        """``[..., A]`` to ``[..., M]``: a team's return goes on while that of one of its members does."""
+        return earning if self.kind == "none" else (earning[..., None, :] & self.members).any(-1)
 
     def mean(self, x: chex.Array, where: chex.Array, policy_of: np.ndarray) -> chex.Array:
         """The sum over teams (or policies, if nothing is mixed) of the masked means of ``x [..., M]``."""

@@ -9,6 +9,14 @@ import numpy as np
 
 from shoal import learners
 
+# What an agent's death does to its return while the episode goes on. The first is that of JaxMARL, Mava and on-policy.
+DEATHS = ("keeps_return", "ends_return")
+
+
+def earning(alive: chex.Array, death: str) -> chex.Array:
+    """Whose return goes on, ``[..., A]``: everybody's, or where ``death`` ends it that of the ``alive``."""
+    return alive if death == "ends_return" else jnp.ones_like(alive)
+
 
 def gae(
     reward: chex.Array,

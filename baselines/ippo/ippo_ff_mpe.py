@@ -1,10 +1,11 @@
 """IPPO, feed-forward: each agent learns by PPO from its own observation (de Witt et al. 2020, Yu et al. 2022).
 
-    max_theta  E[ min(r A, clip(r, 1 - eps, 1 + eps) A) ] + ent_coef H(pi) - vf_coef (V - R)^2,   r = pi / pi_old
+    max_theta  E[ min(r A, clip(r, 1 - eps, 1 + eps) A) ] + ent_coef H(pi) - vf_coef 1/2 (V - R)^2,   r = pi / pi_old
 
 Agents are an axis, not a batch: a minibatch is a set of environment steps with all their agents. Differences from
 the papers: values are computed after the rollout in one pass, and a truncated episode bootstraps from its true last
-observation.
+observation. An agent that dies keeps its return until the episode ends: the critic values and learns its rows of
+zeros, the policy does not (``algo.death``).
 
     python baselines/ippo/ippo_ff_mpe.py
     python baselines/ippo/ippo_ff_mpe.py env=mpe/simple_reference total_steps=5e6
@@ -40,7 +41,7 @@ from shoal.algorithm import make_train as train_function
 from shoal.config import hyper, main, setting
 from shoal.metrics import Table, by_group, episode_metrics
 from shoal.models import Inputs, Model
-from shoal.returns import gae, mean_by, normalise
+from shoal.returns import DEATHS, earning, gae, mean_by, normalise
 from shoal.shuffle import permutations
 
 
@@ -62,8 +63,9 @@ class Config:
     normalise_advantages: bool = setting(True)  # over the steps of a minibatch and the agents of a group
     normalise_obs: bool = setting(False)  # by running mean and standard deviation
     normalise_values: str = setting("none", choices=normalisation.VALUE_NORMS)  # how returns are scaled for the critic
-    clip_value: bool = setting(True)  # clip the value's change as the policy's
+    clip_value: bool = setting(True)  # clip the value's change as the policy's, in the critic's own units
     huber: bool = setting(False)  # a value loss that grows linearly beyond huber_delta
+    death: str = setting("keeps_return", choices=DEATHS)  # an agent's return ends with the episode, or with its death
     elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
 
 
@@ -108,7 +110,7 @@ class Transition(struct.PyTreeNode):
 
     obs: chex.Array  # [E, A, O]
     action_mask: chex.Array  # [E, A, N]
-    alive: chex.Array  # [E, A] agents that act; the others carry no weight
+    alive: chex.Array  # [E, A] agents that act; the policy learns nothing from the others
     outputs: chex.Array  # [E, A, H] what the policy head said
     action: chex.Array  # [E, A], [E, A, D] or [E, A, N], raw
     next: VecTimeStep  # [E, ...] what came of it
@@ -120,6 +122,7 @@ class Batch(struct.PyTreeNode):
     obs: chex.Array  # [B, A, O]
     action_mask: chex.Array  # [B, A, N]
     alive: chex.Array  # [B, A]
+    earning: chex.Array  # [B, A] whose return goes on: the critic learns it
     action: chex.Array  # [B, A], [B, A, D] or [B, A, N]
     log_prob: chex.Array  # [B, A] under the policy that acted
     value: chex.Array  # [B, A]
@@ -151,6 +154,11 @@ class Setup:
     actor: Network
     critic: Network
     policy_of: np.ndarray  # [A]
+
+    @property
+    def ends(self) -> bool:
+        """Whether a return may end before its episode."""
+        return self.env.mortal and self.config.death == "ends_return"
 
     @property
     def num_updates(self) -> int:
@@ -255,14 +263,14 @@ def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup
     next_value = in_reward_units(successor_values(state, transitions, value, setup))
     value = in_reward_units(value)
     step = transitions.next
-    # An agent that dies has no future of its own, though its team plays on.
-    terminated = step.terminated[..., None] | ~step.final_alive
+    terminated = step.terminated[..., None] | ~earning(step.final_alive, setup.config.death)
     ended = jnp.broadcast_to(step.ended[..., None], terminated.shape) | terminated
     advantage = gae(step.reward, value, next_value, terminated, ended, hypers.gamma, hypers.gae_lambda)
     batch = Batch(
         obs=transitions.obs,
         action_mask=transitions.action_mask,
         alive=transitions.alive,
+        earning=earning(transitions.alive, setup.config.death),
         action=transitions.action,
         log_prob=setup.distribution(transitions.outputs, transitions.action_mask).log_prob(transitions.action),
         value=value,
@@ -275,10 +283,12 @@ def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup
 def scale_values(state: TrainState, batch: Batch, setup: Setup) -> tuple[TrainState, Batch]:
     """Values and targets in the critic's own units, after these have followed the returns."""
     kind, critic = setup.config.normalise_values, state.params["critic"]
-    returns = (batch.target, batch.alive, setup.policy_of)
+    returns = (batch.target, batch.earning, setup.policy_of)
     stats, critic = normalisation.follow_returns(kind, state.value_stats, critic, *returns)
-    scale = partial(normalisation.from_reward_units, stats, policy_of=setup.policy_of)
-    batch = batch.replace(value=scale(batch.value), target=scale(batch.target))
+    scale = partial(normalisation.from_reward_units, policy_of=setup.policy_of)
+    # Clipping is centred on what the critic says of these steps now: only popart has moved its outputs.
+    spoken = stats if kind == "popart" else state.value_stats
+    batch = batch.replace(value=scale(spoken, batch.value), target=scale(stats, batch.target))
     return state.replace(params=state.params | {"critic": critic}, value_stats=stats), batch
 
 
@@ -311,8 +321,8 @@ def loss(
     value_loss *= jnp.where(value > batch.target, hypers.hysteresis, 1.0)
 
     entropy = pi.entropy()
-    total = policy_loss + hypers.vf_coef * value_loss - ent_coef * entropy
-    total = mean_by(setup.policy_of, total, batch.alive).sum()
+    total = mean_by(setup.policy_of, policy_loss - ent_coef * entropy, batch.alive).sum()
+    total += hypers.vf_coef * mean_by(setup.policy_of, value_loss, batch.earning).sum()
     terms = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
@@ -337,7 +347,8 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     def gradient_step(carry, index):
         params, opt_state = carry
         minibatch = jax.tree.map(lambda x: x[index], batch)
-        minibatch = minibatch.replace(alive=part.alive(minibatch.alive, setup.env.mortal))
+        masks = (part.alive(minibatch.alive, setup.env.mortal), part.alive(minibatch.earning, setup.ends))
+        minibatch = minibatch.replace(alive=masks[0], earning=masks[1])
         gradient = jax.grad(loss, has_aux=True)
         grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
         updates, opt_state = jax.vmap(optimise.update)(learners.mean(grads), opt_state)

@@ -7,7 +7,8 @@
 ``hypers.target_noise`` make it MATD3 (Ackermann et al. 2019; ITD3 if local), ``algo.distributional`` and
 ``algo.n_step`` MAD4PG (Barth-Maron et al. 2018). Discrete actions are one-hot vectors by a straight-through
 Gumbel-softmax. Differences from the papers: several environments at once, a truncated episode bootstraps from its true
-last observation, and a central critic says the values of all agents in one row.
+last observation, and a central critic says the values of all agents in one row. An agent that dies keeps its return
+until the episode ends: critics learn its rows, policies do not (``algo.death``).
 
     python baselines/maddpg/maddpg_ff_mpe.py
     python baselines/maddpg/maddpg_ff_mpe.py algo.twin=true algo.policy_delay=2 hypers.target_noise=0.2
@@ -46,7 +47,7 @@ from shoal.critics import CENTRAL_INPUTS, ActionView
 from shoal.exploration import OU_THETA, anneal, ornstein_uhlenbeck
 from shoal.metrics import by_group, episode_metrics
 from shoal.models import Inputs, Model
-from shoal.returns import mean_by, n_step_transitions, project
+from shoal.returns import DEATHS, earning, mean_by, n_step_transitions, project
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Config:
     distributional: bool = setting(False)  # the critic says how likely each of the returns v_min .. v_max is
     atoms: int = setting(51, low=2)  # Z, how many these are
     n_step: int = setting(1, low=1)  # rewards before the bootstrap
+    death: str = setting("keeps_return", choices=DEATHS)  # an agent's return ends with the episode, or with its death
     noise: str = setting("gaussian", choices=("gaussian", "ou"))  # on continuous actions: fresh, or with a memory
     sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
     agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
@@ -139,6 +141,7 @@ class Experience(struct.PyTreeNode):
     """What replay keeps: ``B`` times ``n_step`` steps."""
 
     seen: Seen  # [B, ...]
+    earning: chex.Array  # [B, A] whose return goes on: critics learn it
     action: chex.Array  # [B, A, N]
     reward: chex.Array  # [B, A] of all the steps, discounted
     future: chex.Array  # [B, A] of what comes after, but for a gamma; 0 if nothing does
@@ -176,6 +179,11 @@ class Setup:
     critic: Network
     replay: replay.Replay
     policy_of: np.ndarray  # [A]
+
+    @property
+    def ends(self) -> bool:
+        """Whether a return may end before its episode."""
+        return self.env.mortal and self.config.death == "ends_return"
 
     @property
     def num_updates(self) -> int:
@@ -327,8 +335,8 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
 def experience(transitions: Transition, hypers: Hypers, setup: Setup) -> Experience:
     """Transitions ``[T, E, ...]`` as replay keeps them, ``[T * E, ...]``."""
     step = transitions.next
-    # Who dies has no future of his own, though his team plays on.
-    terminated = step.terminated[..., None] | ~step.final_alive
+    seen, death = transitions.seen, setup.config.death
+    terminated = step.terminated[..., None] | ~earning(step.final_alive, death)
     reward, future, last = n_step_transitions(
         step.reward, 1.0 - terminated, hypers.gamma, step.ended, setup.config.n_step
     )
@@ -336,7 +344,7 @@ def experience(transitions: Transition, hypers: Hypers, setup: Setup) -> Experie
     if setup.config.n_step > 1:
         at = (last, jnp.arange(setup.config.num_envs))
         successor = jax.tree.map(lambda x: x[at], successor)
-    items = Experience(transitions.seen, transitions.action, reward, future, successor)
+    items = Experience(seen, earning(seen.alive, death), transitions.action, reward, future, successor)
     return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), items)
 
 
@@ -375,12 +383,12 @@ def critic_loss(
         expected = (y * setup.returns(hypers)).sum(-1)
     else:
         error, expected = jnp.square(said - y).squeeze(-1), y.squeeze(-1)
-    alive, value = batch.seen.alive, setup.value(said, hypers)[0]
-    total = mean_by(setup.policy_of, weight[:, None] * error.sum(0), alive).sum()
-    surprise = jnp.where(alive, jnp.abs(value - expected), 0.0)
+    counts, value = batch.earning, setup.value(said, hypers)[0]
+    total = mean_by(setup.policy_of, weight[:, None] * error.sum(0), counts).sum()
+    surprise = jnp.where(counts, jnp.abs(value - expected), 0.0)
     terms = {"critic_loss": error.sum(0), "q_value": value, "td_error": surprise}
-    metrics = {"loss": total} | by_group(terms, alive, setup.env)
-    return total, (metrics, surprise.sum(-1) / jnp.maximum(alive.sum(-1), 1))
+    metrics = {"loss": total} | by_group(terms, counts, setup.env)
+    return total, (metrics, surprise.sum(-1) / jnp.maximum(counts.sum(-1), 1))
 
 
 def actor_loss(
@@ -442,7 +450,9 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
     # Every row and every step, unless elastic_batches.
     part = shares.off_policy(config, hypers, state.updates, steps=rounds)
     seen = seen.replace(alive=part.alive(seen.alive, setup.env.mortal))
-    batches = (samples.items.replace(seen=seen, next=after), part.weight(samples.weight), noise)
+    counts = part.alive(samples.items.earning, setup.ends)
+    items = samples.items.replace(seen=seen, earning=counts, next=after)
+    batches = (items, part.weight(samples.weight), noise)
     batches = jax.tree.map(lambda x: x.reshape(rounds, config.policy_delay, *x.shape[1:]), batches)
     old = Learner(state.params, state.target, state.opt_state)
     step = partial(learn_step, progress=progress, hypers=hypers, setup=setup)

@@ -10,7 +10,8 @@
 expectations are exact; a continuous policy is a normal squashed by tanh, of which one sample is drawn. In the policy's
 objective the others do what replay says, as in MADDPG; ``algo.others=policy`` draws them anew (BenchMARL draws all, and
 lets all learn from it). Differences from the papers: all three losses are of the parameters before the step, and a
-truncated episode bootstraps from its true last observation.
+truncated episode bootstraps from its true last observation. An agent that dies keeps its return, without the entropy,
+until the episode ends: critics learn its rows, policies do not (``algo.death``).
 
     python baselines/masac/masac_ff_vmas.py
     python baselines/masac/masac_ff_vmas.py algo.critic=local env=mpe/simple_speaker_listener
@@ -49,7 +50,7 @@ from shoal.critics import CENTRAL_INPUTS, ActionView
 from shoal.exploration import anneal
 from shoal.metrics import by_group, episode_metrics
 from shoal.models import Inputs, Model
-from shoal.returns import mean_by
+from shoal.returns import DEATHS, earning, mean_by
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Config:
     twin: bool = setting(True)  # two critics, of which the lower counts
     others: str = setting("replay", choices=("replay", "policy"))  # whose are the others' actions as a policy learns
     auto_alpha: bool = setting(True)  # learn the temperature
+    death: str = setting("keeps_return", choices=DEATHS)  # an agent's return ends with the episode, or with its death
     sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
     agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
     actor: Model = setting(Model(activation="relu"))  # the network of the policy
@@ -125,6 +127,7 @@ class Transition(struct.PyTreeNode):
     """What replay keeps: ``B`` of them."""
 
     step: Step  # [B, ...]
+    earning: chex.Array  # [B, A] whose return goes on: critics learn it
     action: chex.Array  # [B, A, N] one-hot, or in [-1, 1]
     reward: chex.Array  # [B, A]
     terminated: chex.Array  # [B]
@@ -167,6 +170,11 @@ class Setup:
     replay: replay.Replay
     policy_of: np.ndarray  # [A]
     alpha_of: np.ndarray  # [A] teams, but agents if each has parameters of its own
+
+    @property
+    def ends(self) -> bool:
+        """Whether a return may end before its episode."""
+        return self.env.mortal and self.config.death == "ends_return"
 
     @property
     def num_updates(self) -> int:
@@ -285,7 +293,8 @@ def rollout(
         env_state, after = setup.vec.step(keys_t, env_state, distributions.to_env(space, raw), pool)
         seen = setup.step(t.obs, t.state, t.action_mask, t.alive)
         final = setup.step(after.final_obs, after.final_state, after.final_action_mask, after.final_alive)
-        made = Transition(seen, setup.vector(raw, t.action_mask), after.reward, after.terminated, final)
+        counts = earning(t.alive, setup.config.death)
+        made = Transition(seen, counts, setup.vector(raw, t.action_mask), after.reward, after.terminated, final)
         return (env_state, after.ahead), (made, after)
 
     carry, (transitions, timesteps) = jax.lax.scan(step, (state.env_state, state.timestep), (noise, step_keys))
@@ -309,9 +318,9 @@ def targets(params: Any, target: Any, batch: Transition, noise: chex.Array, hype
     """``[B, A]``: what the values should be, by the ``target`` critics and the present policy."""
     choice = setup.choose(params, batch.next, noise)
     q = setup.values(target, batch.next, choice.action).min(axis=0)  # [B, A, Z]
-    next_value = choice.expect(q - temperature(params, hypers, setup)[:, None] * choice.log_prob)
-    # An agent that dies has no future of its own, though its team plays on.
-    terminated = batch.terminated[:, None] | ~batch.next.alive
+    price = temperature(params, hypers, setup)[:, None] * choice.log_prob
+    next_value = choice.expect(q - jnp.where(batch.next.alive[..., None], price, 0.0))  # the dead choose nothing
+    terminated = batch.terminated[:, None] | ~earning(batch.next.alive, setup.config.death)
     return hypers.reward_scale * batch.reward + hypers.gamma * jnp.where(terminated, 0.0, next_value)
 
 
@@ -322,7 +331,7 @@ def loss(
 
     ``noise [2, B, A, N]`` is for the actions in both steps, ``weight [B]`` for the critics' errors.
     """
-    fixed, step, alive = jax.lax.stop_gradient(params), batch.step, batch.step.alive
+    fixed, step, alive, counts = jax.lax.stop_gradient(params), batch.step, batch.step.alive, batch.earning
     q = setup.values(params["q"], step, batch.action)  # [twins, B, A, Z]
     q = (q * batch.action).sum(-1) if setup.discrete else q.squeeze(-1)
     error = q - targets(fixed, target, batch, noise[1], hypers, setup)  # [twins, B, A]
@@ -337,10 +346,10 @@ def loss(
     entropy = -choice.expect(choice.log_prob)
     surplus = jax.lax.stop_gradient(entropy) - target_entropy(step.action_mask, hypers, setup)
 
-    total = mean_by(setup.policy_of, q_loss + policy_loss, alive).sum()
+    total = (mean_by(setup.policy_of, q_loss, counts) + mean_by(setup.policy_of, policy_loss, alive)).sum()
     if setup.config.auto_alpha:
         total += (params["log_alpha"] * mean_by(setup.alpha_of, surplus, alive)).sum()
-    size = jnp.where(alive, jnp.abs(error).mean(axis=0), 0.0)
+    size = jnp.where(counts, jnp.abs(error).mean(axis=0), 0.0)
     terms = {
         "q_loss": q_loss,
         "policy_loss": policy_loss,
@@ -351,7 +360,7 @@ def loss(
         "temperature": jnp.broadcast_to(alpha, alive.shape),
     }
     metrics = {"loss": total} | by_group(terms, alive, setup.env)
-    return total, (metrics, size.sum(-1) / jnp.maximum(alive.sum(-1), 1))
+    return total, (metrics, size.sum(-1) / jnp.maximum(counts.sum(-1), 1))
 
 
 def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
@@ -372,7 +381,9 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         params, opt_state, target = carry
         sample, noise_k = inputs
         step, weight = sample.items.step, part.weight(sample.weight)
-        batch = sample.items.replace(step=step.replace(alive=part.alive(step.alive, setup.env.mortal)))
+        counts = part.alive(sample.items.earning, setup.ends)
+        step = step.replace(alive=part.alive(step.alive, setup.env.mortal))
+        batch = sample.items.replace(step=step, earning=counts)
         grads, aux = jax.grad(loss, has_aux=True)(params, target, batch, weight, noise_k, hypers, setup)
         grads = learners.mean(grads)
         moved = {name: each(name, optimise[name].update)(grads[name], opt_state[name]) for name in params}

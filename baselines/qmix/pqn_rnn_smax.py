@@ -4,7 +4,9 @@
 
 No replay and no target network: many environments, layer norm and returns over whole rollouts hold it together. This
 file differs from ``qmix_rnn_mpe.py`` in that and in nothing else: an update is a rollout, its returns, and several
-passes over its sequences, as in PPO. ``algo.mixer`` is the mixture: the sum (``vdn``), ``qmix``, or ``none``.
+passes over its sequences, as in PPO. ``algo.mixer`` is the mixture: the sum (``vdn``), ``qmix``, or ``none``. Returns
+are computed once, before the gradient steps; JaxMARL's recurrent PQN computes them anew in every minibatch. The dead
+keep their return, and their place in the mixture, until the episode ends (``algo.death``).
 
     python baselines/qmix/pqn_rnn_smax.py
     python baselines/qmix/pqn_rnn_smax.py env=smax/2s3z algo.mixer=qmix
@@ -44,7 +46,7 @@ from shoal.memory import before_chunks, in_sequences, one_step
 from shoal.metrics import episode_metrics
 from shoal.mixers import MIXERS, Mixing, QMixer
 from shoal.models import Inputs, Model
-from shoal.returns import lambda_returns, masked_mean
+from shoal.returns import DEATHS, earning, lambda_returns, masked_mean
 from shoal.shuffle import permutations
 
 
@@ -61,7 +63,7 @@ class Config:
     mixer: str = setting("vdn", choices=MIXERS)  # how a team's value comes of its agents'
     mixer_width: int = setting(32, low=1)  # qmix: units of the mixing layer
     hyper_width: int = setting(64, low=0)  # qmix: units of the hypernetworks' hidden layer; 0 for none
-    normalise_state: bool = setting(True)  # qmix: what the mixer reads, to mean zero and variance one
+    death: str = setting("keeps_return", choices=DEATHS)  # an agent's return ends with the episode, or with its death
     sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
     agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
     elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
@@ -138,6 +140,7 @@ class Batch(struct.PyTreeNode):
     """What a minibatch holds: ``B`` sequences of ``L`` steps."""
 
     step: Step  # [L, B, ...]
+    earning: chex.Array  # [L, B, A] whose return goes on
     memory: Any  # [1, B, A, ...] before the first step
     action: chex.Array  # [L, B, A]
     target: chex.Array  # [L, B, M] what the teams' values should be
@@ -164,6 +167,11 @@ class Setup:
     network: Network
     mixing: Mixing
     policy_of: np.ndarray  # [A]
+
+    @property
+    def ends(self) -> bool:
+        """Whether a return may end before its episode."""
+        return self.env.mortal and self.config.death == "ends_return"
 
     @property
     def num_updates(self) -> int:
@@ -254,10 +262,10 @@ def targets(state: TrainState, transitions: Transition, hypers: Hypers, setup: S
     _, final_q = one_step(partial(setup.q, state.params), before, final)  # [K, E, A, N]
     known, last = ((x.state, x.action_mask, x.alive, values) for x, values in ((now, q), (final, final_q)))
     world, mask, alive, next_q = sequences.successors(known, final_at, last)
-    next_value = setup.mixing(state.params, taken(next_q, best(next_q, mask)), world, alive)  # [T, E, M]
+    goes_on = earning(alive, setup.config.death)
+    next_value = setup.mixing(state.params, taken(next_q, best(next_q, mask)), world, goes_on)  # [T, E, M]
     reward = hypers.reward_scale * setup.mixing.reward(step.reward)
-    # Who dies has no future of his own; a team's ends with its last member.
-    terminated = step.terminated[..., None] | ~setup.mixing.living(alive)
+    terminated = step.terminated[..., None] | ~setup.mixing.earning(goes_on)
     ended = step.ended[..., None] | terminated
     return lambda_returns(reward, next_value, terminated, ended, hypers.gamma, hypers.td_lambda)
 
@@ -268,14 +276,14 @@ def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup
     starts = in_sequences(before_chunks(state.memory, transitions.memory, length), 1)
     steps, action, y = in_sequences((transitions.step, transitions.action, y), length)
     state = state.replace(memory=jax.tree.map(lambda x: x[-1], transitions.memory))
-    return state, Batch(steps, starts, action, y)
+    return state, Batch(steps, earning(steps.alive, setup.config.death), starts, action, y)
 
 
 def loss(params: Any, batch: Batch, setup: Setup) -> tuple[chex.Array, Metrics]:
     """The squared error of the teams' values."""
     _, q = setup.q(params, jax.tree.map(lambda x: x[0], batch.memory), batch.step)  # [L, B, A, N]
-    value = setup.mixing(params, taken(q, batch.action), batch.step.state, batch.step.alive)  # [L, B, M]
-    error, counts = value - batch.target, setup.mixing.living(batch.step.alive)
+    value = setup.mixing(params, taken(q, batch.action), batch.step.state, batch.earning)  # [L, B, M]
+    error, counts = value - batch.target, setup.mixing.earning(batch.earning)
     total = setup.mixing.mean(jnp.square(error), counts, setup.policy_of)
     size = masked_mean(jnp.abs(error), counts)
     return total, {"loss": total, "q_value": masked_mean(value, counts), "td_error": size}
@@ -292,8 +300,7 @@ def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, se
     def gradient_step(carry, index):
         params, opt_state = carry
         minibatch = jax.tree.map(lambda x: x[:, index], batch)
-        alive = part.alive(minibatch.step.alive, setup.env.mortal)
-        minibatch = minibatch.replace(step=minibatch.step.replace(alive=alive))
+        minibatch = minibatch.replace(earning=part.alive(minibatch.earning, setup.ends))
         grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, setup)
         grads = learners.mean(grads)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}
@@ -348,7 +355,7 @@ def make(config: Config, env: Env) -> Algorithm:
     """PQN on ``env`` as pure functions of one run."""
     check(config, env)
     env = AgentId(env) if config.agent_id else env
-    mixer = QMixer(config.mixer_width, config.hyper_width, config.normalise_state)
+    mixer = QMixer(config.mixer_width, config.hyper_width)
     setup = Setup(
         config=config,
         env=env,

@@ -4,7 +4,8 @@
 
 ``algo.mixer`` is the mixture: monotonic with weights made from the state (``qmix``), the sum (``vdn``), or none, each
 agent for itself (``none``: IQL). Replay keeps sequences with the memory that they started from. Differences from the
-papers: double Q-learning, and a truncated episode bootstraps from its true last observation.
+papers: double Q-learning, and a truncated episode bootstraps from its true last observation. The dead keep their
+return, and their place in the mixture, until the episode ends (``algo.death``).
 
     python baselines/qmix/qmix_rnn_mpe.py
     python baselines/qmix/qmix_rnn_mpe.py algo.mixer=vdn env=mpe/simple_speaker_listener
@@ -44,7 +45,7 @@ from shoal.memory import before_chunks, in_sequences, one_step
 from shoal.metrics import episode_metrics
 from shoal.mixers import MIXERS, Mixing, QMixer
 from shoal.models import Inputs, Model
-from shoal.returns import lambda_returns, masked_mean, n_step_returns
+from shoal.returns import DEATHS, earning, lambda_returns, masked_mean, n_step_returns
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Config:
     mixer: str = setting("qmix", choices=MIXERS)  # how a team's value comes of its agents'
     mixer_width: int = setting(32, low=1)  # qmix: units of the mixing layer
     hyper_width: int = setting(64, low=0)  # qmix: units of the hypernetworks' hidden layer; 0 for none
-    normalise_state: bool = setting(True)  # qmix: what the mixer reads, to mean zero and variance one
+    death: str = setting("keeps_return", choices=DEATHS)  # an agent's return ends with the episode, or with its death
     double: bool = setting(True)  # choose the successor's action by the online network, value it by the target
     n_step: int = setting(0, low=0)  # rewards before the bootstrap; 0 for TD(td_lambda)
     target_interval: int = setting(200, low=1)  # gradient steps between two moves of the target
@@ -143,6 +144,7 @@ class Sequence(struct.PyTreeNode):
     """What replay keeps: ``B`` sequences of ``L`` steps."""
 
     steps: Step  # [L, B, ...]
+    earning: chex.Array  # [L, B, A] whose return goes on
     memory: Any  # [1, B, A, ...] before the first step
     action: chex.Array  # [L, B, A]
     reward: chex.Array  # [L, B, A]
@@ -177,6 +179,11 @@ class Setup:
     mixing: Mixing
     replay: replay.Replay
     policy_of: np.ndarray  # [A]
+
+    @property
+    def ends(self) -> bool:
+        """Whether a return may end before its episode."""
+        return self.env.mortal and self.config.death == "ends_return"
 
     @property
     def num_updates(self) -> int:
@@ -265,6 +272,7 @@ def collect(state: TrainState, keys: Several[chex.PRNGKey], hypers: Hypers, setu
     final_at, final = sequences.finals(step.truncated, Step.final(step), length, count)
     batch = Sequence(
         steps=in_sequences(transitions.step, length),
+        earning=in_sequences(earning(transitions.step.alive, setup.config.death), length),
         memory=in_sequences(before_chunks(memory, transitions.memory, length), 1),
         action=in_sequences(transitions.action, length),
         reward=in_sequences(step.reward, length),
@@ -291,10 +299,10 @@ def targets(target: Any, q: chex.Array, next_q: chex.Array, batch: Sequence, hyp
     final = (batch.final.state, batch.final.action_mask, batch.final.alive)
     state, mask, alive = sequences.successors(known, batch.final_at, final)
     action = best(next_q if setup.config.double else target_next_q, mask)
-    next_value = setup.mixing(target, taken(target_next_q, action), state, alive)  # [L, B, M]
+    goes_on = earning(alive, setup.config.death)
+    next_value = setup.mixing(target, taken(target_next_q, action), state, goes_on)  # [L, B, M]
     reward = hypers.reward_scale * setup.mixing.reward(batch.reward)
-    # Who dies has no future of his own; a team's ends with its last member.
-    terminated = batch.terminated[..., None] | ~setup.mixing.living(alive)
+    terminated = batch.terminated[..., None] | ~setup.mixing.earning(goes_on)
     ended = batch.ended[..., None] | terminated
     steps = (reward, next_value, terminated, ended, hypers.gamma)
     if setup.config.n_step:
@@ -309,9 +317,9 @@ def loss(
     memories, q = setup.q(params, jax.tree.map(lambda x: x[0], batch.memory), batch.steps)  # [L, B, A, N]
     fixed = jax.lax.stop_gradient((params, memories, q))
     y = targets(target, fixed[2], successor_q(*fixed, batch, setup), batch, hypers, setup)
-    value = setup.mixing(params, taken(q, batch.action), batch.steps.state, batch.steps.alive)  # [L, B, M]
+    value = setup.mixing(params, taken(q, batch.action), batch.steps.state, batch.earning)  # [L, B, M]
     error = value - jax.lax.stop_gradient(y)
-    counts = setup.mixing.living(batch.steps.alive)
+    counts = setup.mixing.earning(batch.earning)
     total = setup.mixing.mean(weight[:, None] * jnp.square(error), counts, setup.policy_of)
     size = jnp.where(counts, jnp.abs(error), 0.0)
     metrics = {"loss": total, "q_value": masked_mean(value, counts), "td_error": masked_mean(size, counts)}
@@ -331,8 +339,7 @@ def learn(state: TrainState, key: chex.PRNGKey, hypers: Hypers, setup: Setup) ->
         params, opt_state, target, done = carry
         sample = setup.replay.sample(state.buffer, key, beta)
         batch, weight = sequences.swap(sample.items), part.weight(sample.weight)
-        alive = part.alive(batch.steps.alive, setup.env.mortal)
-        batch = batch.replace(steps=batch.steps.replace(alive=alive))
+        batch = batch.replace(earning=part.alive(batch.earning, setup.ends))
         grads, (metrics, priority) = jax.grad(loss, has_aux=True)(params, target, batch, weight, hypers, setup)
         grads = learners.mean(grads)
         moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}
@@ -393,7 +400,7 @@ def make(config: Config, env: Env) -> Algorithm:
     env = AgentId(env) if config.agent_id else env
     length = config.chunk_length or config.rollout_length
     added = config.num_envs * config.rollout_length // length
-    mixer = QMixer(config.mixer_width, config.hyper_width, config.normalise_state)
+    mixer = QMixer(config.mixer_width, config.hyper_width)
     setup = Setup(
         config=config,
         env=env,

@@ -45,7 +45,7 @@ class Steered(Toy):
         return state, timestep.replace(action_mask=jnp.asarray(size_mask((2, 2, 1))))
 
 
-ENVS = {"discrete": toy, "continuous": lambda poison=0.0: TimeLimit(Steered(poison))}
+ENVS = {"discrete": toy, "continuous": lambda poison=0.0, pay=0.0: TimeLimit(Steered(poison, pay))}
 each_kind = pytest.mark.parametrize("kind", ENVS)
 
 
@@ -89,7 +89,8 @@ def prepare(kind: str, **changes) -> SimpleNamespace:
 @pytest.mark.parametrize("n_step", [1, 3])
 @each_kind
 def test_targets_are_those_of_a_plain_loop_with_deaths_and_endings(kind, n_step):
-    prepared = prepare(kind, **{"n_step": n_step} if n_step > 1 else {})
+    """With one step deaths end nothing, with three they end the return."""
+    prepared = prepare(kind, **{"n_step": n_step, "death": "ends_return"} if n_step > 1 else {})
     setup, hypers, state, step = prepared.setup, prepared.hypers, prepared.state, prepared.transitions.next
     final = setup.final(step)  # [T, E, ...]
     outputs = setup.policy(state.target, final)
@@ -103,14 +104,15 @@ def test_targets_are_those_of_a_plain_loop_with_deaths_and_endings(kind, n_step)
         scale = 1.0
         for k in range(t, min(t + n_step, steps)):
             expected[t, e, a] += scale * reward[k, e, a]
-            scale *= 0.0 if terminated[k, e] or not alive[k, e, a] else 0.9
+            scale *= 0.0 if terminated[k, e] or (n_step > 1 and not alive[k, e, a]) else 0.9
             if terminated[k, e] or truncated[k, e]:
                 break
         expected[t, e, a] += scale * value[k, e, a]
     noise = jnp.zeros_like(prepared.items.action)
     y = maddpg.targets(state.target, prepared.items, noise, hypers, setup)
-    living = np.asarray(prepared.transitions.seen.alive)
-    close(np.asarray(y).reshape(steps, num_envs, agents)[living], expected[living])
+    living, earning = np.asarray(prepared.transitions.seen.alive), prepared.items.earning.reshape(reward.shape)
+    close(np.asarray(y).reshape(steps, num_envs, agents)[earning], expected[earning])
+    np.testing.assert_array_equal(earning, living if n_step > 1 else np.ones_like(living))
     assert terminated.any() and truncated.any() and (living & ~alive).any()
 
 
@@ -252,16 +254,17 @@ def test_the_policys_loss_has_a_gradient_of_the_policy_and_weighs_its_outputs():
     ("kind", "case"),
     [
         ("discrete", {"central_input": "state"}),
-        ("continuous", {"critic": "local", "n_step": 3}),
-        ("discrete", {"sharing": "group", "replay": "prioritised", "n_step": 3}),
+        ("continuous", {"critic": "local", "n_step": 3, "death": "ends_return"}),
+        ("discrete", {"sharing": "group", "replay": "prioritised", "n_step": 3, "death": "ends_return"}),
     ],
     ids=str,
 )
 def test_what_dead_agents_see_and_get_changes_nothing(kind, case):
+    """What they get counts, unless death ends their return."""
     config = maddpg.Config(**SMALL | {"normalise_obs": True} | case)
 
     def learn(poison):
-        state, metrics = train(config, ENVS[kind](poison))
+        state, metrics = train(config, ENVS[kind](poison, poison if "death" in case else 0.0))
         return (state.params, state.target, state.obs_stats), metrics["critic_loss"]
 
     learnt = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e5, jnp.nan]))
@@ -461,7 +464,7 @@ def test_a_distributional_critic_has_the_mean_of_the_projected_target(twin):
 
     said = setup.q(prepared.state.params, batch.seen, batch.action)
     entropy = -(np.asarray(y) * np.asarray(jax.nn.log_softmax(said))).sum(-1).sum(0)
-    close(loss(prepared.state.params["critic"]), entropy[np.asarray(batch.seen.alive)].mean(), rtol=1e-3)
+    close(loss(prepared.state.params["critic"]), entropy.mean(), rtol=1e-3)
 
 
 # What options do.
@@ -482,6 +485,7 @@ OPTIONS = {
     "distributional": [True],
     "atoms": [7],
     "n_step": [3],
+    "death": ["ends_return"],
     "noise": ["ou"],
     "sharing": ["group", "independent"],
     "agent_id": [False],

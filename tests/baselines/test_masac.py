@@ -41,7 +41,7 @@ class Smooth(Toy):
         alive = self._alive(state)
         reward = jnp.sin(state.phase + push + 2.0 * np.arange(3)) + state.drift
         state = State(state.step + 1, state.phase, state.drift + 0.3 * jnp.where(alive, push, 0.0), inside)
-        return state, self._timestep(state, jnp.where(alive, reward, jnp.nan_to_num(self.poison)))
+        return state, self._timestep(state, jnp.where(alive, reward, jnp.nan_to_num(self.pay)))
 
     def _mask(self, state):
         return jnp.asarray(size_mask(self.action_space.sizes))
@@ -67,8 +67,8 @@ class Point(Env):
         return TimeStep(seen, place, alive[:, None], jnp.full(2, reward), ended, jnp.bool_(False), alive, {})
 
 
-def make_toy(kind: str, poison: Any = 0.0):
-    return TimeLimit(Smooth(poison)) if kind == "continuous" else toy(poison)
+def make_toy(kind: str, poison: Any = 0.0, pay: Any = 0.0):
+    return TimeLimit(Smooth(poison, pay)) if kind == "continuous" else toy(poison, pay)
 
 
 def config_of(**changes) -> masac.Config:
@@ -153,9 +153,9 @@ class ByHand:
     def q(self, critics, x, actions, i):
         """The lower of two critics' values, of every own action if discrete."""
         actions = [np.zeros_like(a) if self.setup.discrete and j == i else a for j, a in enumerate(actions)]
+        actions = [a if x.alive[j] else np.zeros_like(a) for j, a in enumerate(actions)]
         if self.setup.view.central:
-            living = [a if x.alive[j] else np.zeros_like(a) for j, a in enumerate(actions)]
-            row, column = np.concatenate([x.state, *living]), i
+            row, column = np.concatenate([x.state, *actions]), i
         else:
             row, column = np.concatenate([x.obs[i], actions[i]]), 0
         values = []
@@ -168,13 +168,14 @@ class ByHand:
     def target(self, prepared, b, i, alpha, gamma, scale):
         item = jax.tree.map(lambda x: np.asarray(x[b]), prepared.batch)
         reward = scale * item.reward[i]
-        if item.terminated or not item.next.alive[i]:
+        ends = self.setup.config.death == "ends_return" and not item.next.alive[i]
+        if item.terminated or ends:
             return reward
         params, noise = prepared.state.params, np.asarray(prepared.noise[1, b])
         chosen = [self.policy(params, item.next, j, noise) for j in range(3)]
         values = self.q(prepared.target, item.next, [c[0] for c in chosen], i)
         _, prob, log_prob = chosen[i]
-        return reward + gamma * (prob * (values - alpha[i] * log_prob)).sum()
+        return reward + gamma * (prob * (values - item.next.alive[i] * alpha[i] * log_prob)).sum()
 
     def policy_loss(self, prepared, b, i, alpha):
         item = jax.tree.map(lambda x: np.asarray(x[b]), prepared.batch)
@@ -187,7 +188,7 @@ class ByHand:
 CASES = {
     "MASAC": ("continuous", {"sharing": "group"}),
     "ISAC": ("continuous", {"critic": "local", "sharing": "independent", "twin": False}),
-    "discrete MASAC": ("discrete", {"sharing": "independent"}),
+    "discrete MASAC": ("discrete", {"sharing": "independent", "death": "ends_return"}),
     "discrete ISAC": ("discrete", {"critic": "local"}),
 }
 
@@ -203,9 +204,10 @@ def test_targets_and_policy_losses_are_those_of_a_plain_loop(case):
     y = jax.jit(partial(masac.targets, hypers=hypers, setup=setup))(
         prepared.state.params, prepared.target, batch, prepared.noise[1]
     )
-    living = list(zip(*np.nonzero(np.asarray(batch.step.alive)), strict=True))
-    expected = [hand.target(prepared, b, i, alpha, 0.9, 0.7) for b, i in living]
-    close([y[b, i] for b, i in living], expected, rtol=1e-3, atol=1e-4)
+    living, earning = (list(zip(*np.nonzero(np.asarray(x)), strict=True)) for x in (batch.step.alive, batch.earning))
+    expected = [hand.target(prepared, b, i, alpha, 0.9, 0.7) for b, i in earning]
+    close([y[b, i] for b, i in earning], expected, rtol=1e-3, atol=1e-4)
+    assert len(earning) > len(living) or setup.config.death == "ends_return"
     ends = np.asarray(batch.terminated[:, None] | ~batch.next.alive)
     assert ends.any() and 0.2 < ends[np.asarray(batch.step.alive)].mean() < 0.8
     metrics = jax.jit(prepared.loss)()[1][0]
@@ -238,7 +240,7 @@ def test_the_lower_twin_counts(kind):
         params = prepared.state.params | {"q": critics}
         y = masac.targets(params, critics, batch, noise[1], hypers, setup)
         metrics = masac.loss(params, critics, batch, jnp.ones(48), noise, hypers, setup)[1][0]
-        goes_on = ~batch.terminated[:, None] & batch.next.alive
+        goes_on = jnp.broadcast_to(~batch.terminated[:, None], y.shape)
         return jnp.where(goes_on, y, 0.0).sum() / goes_on.sum(), metrics["policy_loss"]
 
     shifts = jnp.array([(0.0, 99.0), (0.0, 199.0), (99.0, 0.0), (-99.0, 0.0), (0.0, 0.0)])
@@ -294,7 +296,7 @@ def test_the_policy_learns_from_its_own_action_and_the_critic_from_its_error(kin
         y = masac.targets(
             prepared.state.params, prepared.target, prepared.batch, prepared.noise[1], masac.Hypers(), prepared.setup
         )
-        return jnp.where(x.alive, jnp.square(value - y).sum(0), 0.0).sum() / x.alive.sum()
+        return jnp.square(value - y).sum(0).mean()
 
     jax.tree.map(close, q_grad["q"], jax.jit(jax.grad(error))(prepared.state.params["q"]))
 
@@ -386,17 +388,25 @@ def test_one_policys_rewards_do_not_touch_anothers_update(kind):
 DEADLY = {
     "continuous state": ("continuous", {"sharing": "group"}),
     "discrete observations": ("discrete", {"central_input": "observations", "sharing": "independent"}),
-    "discrete local": ("discrete", {"critic": "local", "replay": "prioritised", "actor": Model("gnn", (8,))}),
-    "continuous observations": ("continuous", {"central_input": "observations", "others": "policy"}),
+    "discrete local": (
+        "discrete",
+        {"death": "ends_return", "critic": "local", "replay": "prioritised", "actor": Model("gnn", (8,))},
+    ),
+    "continuous observations": (
+        "continuous",
+        {"death": "ends_return", "central_input": "observations", "others": "policy"},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", DEADLY)
 def test_what_dead_agents_see_and_get_changes_nothing(case):
+    """What they get counts, unless death ends their return."""
     kind, changes = DEADLY[case]
 
     def learn(poison):
-        state, metrics = train(config_of(**changes), make_toy(kind, poison))
+        pay = poison if "death" in changes else 0.0
+        state, metrics = train(config_of(**changes), make_toy(kind, poison, pay))
         learnt = (state.params, state.target, state.opt_state)
         return learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
 
@@ -409,7 +419,8 @@ def test_what_dead_agents_see_and_get_changes_nothing(case):
 def test_dead_agents_and_padded_actions_never_reach_the_loss(kind):
     prepared = prepare(kind, agent_id=False)
     clean = prepared.batch.replace(
-        step=prepared.batch.step.replace(alive=prepared.batch.step.alive.at[:, 1].set(False))
+        step=prepared.batch.step.replace(alive=prepared.batch.step.alive.at[:, 1].set(False)),
+        earning=prepared.batch.earning.at[:, 1].set(False),
     )
     poisoned = clean.replace(
         step=clean.step.replace(obs=clean.step.obs.at[:, 1].set(1e3)),
@@ -475,6 +486,7 @@ OPTIONS = {
     "twin": False,
     "others": "policy",
     "auto_alpha": False,
+    "death": "ends_return",
     "replay": "prioritised",
     "agent_id": False,
 }

@@ -34,6 +34,7 @@ from tests.baselines.toy import (
     trained,
     value,
     wavy,
+    with_tables,
 )
 from tests.shoal.test_returns import plain_gae
 
@@ -122,27 +123,28 @@ def test_values_bootstrap_from_the_final_observation_of_a_truncated_episode(name
 
 
 @each
-def test_advantages_are_those_of_a_plain_loop_with_deaths_and_endings(name):
+def test_advantages_are_those_of_a_plain_loop_that_deaths_do_not_end(name):
     prepared = prepare(name)
     memories, values, _ = by_hand(prepared, "critic")
     step, setup = prepared.transitions.next, prepared.setup
     given = (memories, values) if name in RECURRENT else (values,)
     successors = prepared.module.successor_values(prepared.state, prepared.transitions, *given, setup)
-    terminated = np.asarray(step.terminated)[..., None] | ~np.asarray(step.final_alive)
+    terminated = np.broadcast_to(np.asarray(step.terminated)[..., None], step.reward.shape)
     ended = terminated | np.asarray(step.truncated)[..., None]
     arguments = (np.asarray(step.reward), values, np.asarray(successors), terminated, ended)
     expected = plain_gae(*arguments, 0.99, 0.95)
     batch = jax.tree.map(lambda x: x.reshape(expected.shape), (prepared.batch.advantage, prepared.batch.target))
-    alive = np.asarray(prepared.transitions.alive)
-    close(batch[0][alive], expected[alive])
-    close(batch[1][alive], (expected + values)[alive])
-    assert (terminated & alive).any(axis=(0, 1)).all()
+    close(batch[0], expected)
+    close(batch[1], expected + values)
+    assert (~np.asarray(step.final_alive) & ~terminated).any() and prepared.batch.earning.all()
 
 
 @each
-def test_an_agent_that_dies_stops_bootstrapping_and_its_team_does_not(name):
+def test_where_death_ends_the_return_an_agent_that_dies_stops_bootstrapping_and_its_team_does_not(name):
     prepared = prepare(name)
-    module, setup, transitions = prepared.module, prepared.setup, prepared.transitions
+    module, transitions = prepared.module, prepared.transitions
+    config = dataclasses.replace(prepared.setup.config, death="ends_return")
+    setup = dataclasses.replace(prepared.setup, config=config)
     quiet = transitions.next.replace(
         terminated=jnp.zeros_like(transitions.next.terminated),
         truncated=jnp.zeros_like(transitions.next.truncated),
@@ -201,8 +203,11 @@ def test_sequences_start_from_the_memory_that_the_rollout_had(name, length):
 
 @each
 def test_dead_agents_never_reach_the_loss(name):
+    """But that of the critic, while their return goes on."""
     prepared = prepare(name)
-    clean = prepared.batch.replace(alive=prepared.batch.alive.at[..., 1].set(False))
+    dead = prepared.batch.replace(alive=prepared.batch.alive.at[..., 1].set(False))
+    strange = dead.replace(log_prob=dead.log_prob.at[..., 1].set(-50.0), advantage=dead.advantage.at[..., 1].set(-1e4))
+    clean = dead.replace(earning=dead.earning.at[..., 1].set(False))
     poisoned = clean.replace(
         obs=clean.obs.at[..., 1, :].set(1e3),
         log_prob=clean.log_prob.at[..., 1].set(-50.0),
@@ -211,19 +216,28 @@ def test_dead_agents_never_reach_the_loss(name):
         target=clean.target.at[..., 1].set(1e4),
     )
     gradient = jax.jit(lambda batch: prepared.gradient(batch=batch))
-    full, *results = [gradient(batch) for batch in (prepared.batch, clean, poisoned)]
+    full, *results = [gradient(batch) for batch in (prepared.batch, dead, strange, clean, poisoned)]
     assert finite(results[0])
-    jax.tree.map(close, *results)
-    assert not np.isclose(full[1]["loss"], results[0][1]["loss"])  # agent 1 would have counted
+    jax.tree.map(close, *results[:2])
+    jax.tree.map(close, *results[2:])
+    losses = {round(float(metrics["loss"]), 4) for _, metrics in (full, results[0], results[2])}
+    assert len(losses) == 3  # agent 1 would have counted
 
 
+ENDS = {"death": "ends_return"}
 DEADLY = {
     "deepsets, gnn": ("ippo_ff", {"actor": Model("deepsets", (8,)), "critic": Model("gnn", (8,))}),
-    "relu": ("ippo_ff", {"actor": Model("mlp", (8,), "relu"), "critic": Model("mlp", (8,), "relu")}),
-    "memory": ("ippo_rnn", {"actor": Model("gru", (8,), torso="gnn"), "critic": Model("lstm", (8,), "relu")}),
+    "relu": (
+        "ippo_ff",
+        {"death": "ends_return", "actor": Model("mlp", (8,), "relu"), "critic": Model("mlp", (8,), "relu")},
+    ),
+    "memory": (
+        "ippo_rnn",
+        {"death": "ends_return", "actor": Model("gru", (8,), torso="gnn"), "critic": Model("lstm", (8,), "relu")},
+    ),
     "shared memory": ("ippo_rnn", {"share_torso": True, "sharing": "group"} | both(Model("lstm", (8,), torso="gnn"))),
     "state": ("mappo_ff", {"critic_input": "state", "sharing": "group"}),
-    "observations": ("mappo_rnn", {"critic_input": "observations", "sharing": "group"}),
+    "observations": ("mappo_rnn", {"critic_input": "observations", "sharing": "group"} | ENDS),
     "deepsets of observations": (
         "mappo_ff",
         {"critic_input": "observations", "critic": Model("deepsets", (8,)), "sharing": "independent"},
@@ -237,12 +251,12 @@ DEADLY = {
 
 @pytest.mark.parametrize("case", DEADLY)
 def test_what_dead_agents_see_and_get_changes_nothing(case):
-    """In two updates with every normalisation, and whatever it is."""
+    """In two updates with every normalisation, and whatever it is; what they get counts unless death ends that."""
     name, changes = DEADLY[case]
     config = config_of(name, normalise_obs=True, normalise_values="popart", **changes)
 
     def learn(poison):
-        state, metrics = train(name, config, toy(poison))
+        state, metrics = train(name, config, toy(poison, poison if config.death == "ends_return" else 0.0))
         learnt = (state.params, state.opt_state, state.obs_stats, state.value_stats)
         return learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
 
@@ -351,18 +365,19 @@ def test_one_policys_rewards_do_not_touch_anothers_update(name, sharing):
 def test_agents_of_one_policy_share_a_mean_and_policies_weigh_alike(name):
     """The loss is a mean over each policy's living agents, and the policies' sum."""
     prepared = prepare(name)
+    living = prepared.batch.replace(earning=prepared.batch.alive)
     totals = {}
     for sharing, policy_of in SHARING.items():
         setup = dataclasses.replace(prepared.setup, policy_of=np.array(policy_of))
         params = jax.tree.map(lambda x, p=policy_of: jnp.repeat(x, max(p) + 1, axis=0), prepared.state.params)
         if name in CENTRAL:
             setup = dataclasses.replace(setup, view=dataclasses.replace(setup.view, policy_of=np.array(policy_of)))
-        batch = prepared.batch
+        batch = living
         if name == "mappo_rnn":
             rows = jnp.repeat(batch.memory["critic"], max(policy_of) + 1, axis=2)
             batch = batch.replace(memory=batch.memory | {"critic": rows})
         totals[sharing] = prepared.loss(params, batch, setup, ent_coef=0.3)[0]
-    metrics = prepared.loss(ent_coef=0.3)[1]
+    metrics = prepared.loss(batch=living, ent_coef=0.3)[1]
     by_group = [
         metrics[f"policy_loss/{group}"] + 0.5 * metrics[f"value_loss/{group}"] - 0.3 * metrics[f"entropy/{group}"]
         for group in ("red", "blue")
@@ -466,7 +481,7 @@ def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
     loud = prepared.batch.replace(target=40.0 + 30.0 * prepared.batch.target)
     before_scaling = with_value_stats(prepared)
     state, batch = prepared.module.scale_values(before_scaling, loud, setup)
-    target = np.asarray(batch.target)[np.asarray(batch.alive)]
+    target = np.asarray(batch.target)[np.asarray(batch.earning)]
     close([target.mean(), target.std()], [0.0, 1.0], atol=1e-3)
 
     def values(state):
@@ -476,14 +491,44 @@ def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
         return own, normalisation.to_reward_units(state.value_stats, own, setup.policy_of)
 
     (own_before, before), (own_after, after) = values(before_scaling), values(state)
+    close(own_after.reshape(batch.value.shape), batch.value, rtol=1e-4, atol=1e-4)  # which the loss clips around
     if kind == "popart":
         close(before, after, rtol=1e-4, atol=1e-3)
-        close(own_after.reshape(batch.value.shape), batch.value, rtol=1e-4, atol=1e-4)  # which the loss clips around
         assert differ(own_before, own_after)
     else:
         close(own_before, own_after)
         assert differ(before, after)
     assert differ(prepared.state.params["critic"], state.params["critic"]) == (kind == "popart")
+
+
+@pytest.mark.parametrize("kind", normalisation.VALUE_NORMS)
+@each
+def test_clipping_leaves_every_value_a_gradient_before_the_first_step(name, kind):
+    """In three updates: the clip is centred on what the critic says, whatever the returns' statistics do meanwhile."""
+    prepared, module = prepare(name), MODULES[name]
+    setup = dataclasses.replace(
+        prepared.setup, config=dataclasses.replace(prepared.setup.config, normalise_values=kind)
+    )
+    step = prepared.transitions.next
+    transitions = prepared.transitions.replace(next=step.replace(reward=5.0 + 10.0 * step.reward))
+    tables = with_tables(setup, both=lambda self, params, *rest: (params["outputs"], params["value"]))
+    hypers = module.Hypers()
+
+    @jax.jit
+    def share_with_a_slope(state):
+        _, batch = make_batch(module, state, transitions, setup)
+        state, batch = module.scale_values(state, batch, setup)
+        memory = prepared.first.memory["critic"] if name in RECURRENT else ()
+        x = transitions if name in RECURRENT else seen(transitions)
+        said = value(setup, state.params, state.obs_stats, x, memory)[1].reshape(batch.value.shape)
+        outputs = transitions.outputs.reshape(*batch.value.shape, -1)
+        loss = lambda v: module.loss({"outputs": outputs, "value": v}, batch, None, hypers, 0.0, tables)[0]  # noqa: E731
+        return state, (jax.grad(loss)(said) != 0.0).mean()
+
+    state = prepared.state if kind == "none" else with_value_stats(prepared)
+    for _ in range(3):
+        state, share = share_with_a_slope(state)
+        assert share == 1.0
 
 
 # What options do.
@@ -505,6 +550,7 @@ OPTIONS = {
     "normalise_obs": [True],
     "normalise_values": ["running", "popart"],
     "clip_value": [False],
+    "death": ["ends_return"],
     "huber": [True],
 }
 CASES = [(option, choice) for option, choices in OPTIONS.items() for choice in choices]

@@ -78,7 +78,9 @@ def plain_targets(setup, hypers, target, online_next, target_next, state, mask, 
     steps, num_envs = step.reward.shape[:2]
     choose = online_next if config.double else target_next
     legal = np.where(mask, choose, -np.inf).argmax(-1)
-    value = np.take_along_axis(target_next, legal[..., None], -1)[..., 0] * alive  # [T, E, A]
+    ends = config.death == "ends_return"
+    value = np.take_along_axis(target_next, legal[..., None], -1)[..., 0]  # [T, E, A]
+    value = value * alive if ends else value
     out = np.zeros((steps, num_envs, len(teams)))
     for e in range(num_envs):
         for m, team in enumerate(teams):
@@ -95,7 +97,7 @@ def plain_targets(setup, hypers, target, online_next, target_next, state, mask, 
 
             def from_step(t, left):
                 reward = hypers.reward_scale * np.mean([step.reward[t, e, i] for i in team])  # noqa: B023
-                if step.terminated[t, e] or not any(alive[t, e, i] for i in team):  # noqa: B023
+                if step.terminated[t, e] or (ends and not any(alive[t, e, i] for i in team)):  # noqa: B023
                     return reward
                 broken_off = step.truncated[t, e] or t + 1 == steps  # noqa: B023
                 future = mixed(t) if left == 1 or broken_off else from_step(t + 1, left - 1)
@@ -107,7 +109,13 @@ def plain_targets(setup, hypers, target, online_next, target_next, state, mask, 
 
 
 @pytest.mark.parametrize(
-    "options", [{"mixer": "vdn"}, {"mixer": "none", "double": False}, {"mixer": "qmix"}, {"mixer": "vdn", "n_step": 3}]
+    "options",
+    [
+        {"mixer": "vdn"},
+        {"mixer": "none", "double": False},
+        {"mixer": "qmix", "death": "ends_return"},
+        {"mixer": "vdn", "n_step": 3, "death": "ends_return"},
+    ],
 )
 def test_targets_equal_plain_loops(options):
     """With terminations, truncations, deaths and resets inside the sequence, from a memory in mid-episode."""
@@ -208,6 +216,8 @@ OPTIONS = [
     (qmix, {"replay": "prioritised"}),
     (qmix, {"double": False}),
     (qmix, {"n_step": 3}),
+    (qmix, {"death": "ends_return"}),
+    (pqn, {"death": "ends_return"}),
     (pqn, {"mixer": "none"}),
     (pqn, {"chunk_length": 6, "sharing": "group"}),
 ]
@@ -311,8 +321,8 @@ def test_agents_for_themselves_do_not_mix(module):
 
 
 @pytest.mark.parametrize("mixer", ["qmix", "none"])
-def test_dead_agents_weigh_nothing(mixer):
-    setup, hypers, before, _, batch, _ = collected(mixer=mixer)
+def test_where_death_ends_the_return_dead_agents_weigh_nothing(mixer):
+    setup, hypers, before, _, batch, _ = collected(mixer=mixer, death="ends_return")
 
     @jax.jit
     def gradient(batch):

@@ -32,8 +32,8 @@ class State(struct.PyTreeNode):
 class Toy(Env):
     """Two red agents and a blue one: two die early, actions come and go, some episodes end, others are cut short.
 
-    ``won`` says that no action was illegal. No observation holds the state. Dead agents see, and get, ``poison``;
-    where it is NaN they see that and get nothing.
+    ``won`` says that no action was illegal. No observation holds the state. Dead agents see ``poison`` and get ``pay``,
+    nothing where it is NaN.
     """
 
     name = "test/toy"
@@ -43,8 +43,8 @@ class Toy(Env):
     horizon = 5
     last_step = np.array([99, 2, 1])  # of each agent's life
 
-    def __init__(self, poison: chex.Numeric = 0.0):
-        self.poison = poison
+    def __init__(self, poison: chex.Numeric = 0.0, pay: chex.Numeric = 0.0):
+        self.poison, self.pay = poison, pay
 
     def reset(self, key):
         state = State(jnp.int32(0), jax.random.uniform(key, maxval=6.0), jnp.zeros(3), jnp.bool_(True))
@@ -56,7 +56,7 @@ class Toy(Env):
         reward = jnp.sin(state.phase + action + 2.0 * np.arange(3)) + state.drift
         drift = state.drift + 0.3 * jnp.where(alive, action - 1.5, 0.0)
         state = State(state.step + 1, state.phase, drift, legal)
-        return state, self._timestep(state, jnp.where(alive, reward, jnp.nan_to_num(self.poison)))
+        return state, self._timestep(state, jnp.where(alive, reward, jnp.nan_to_num(self.pay)))
 
     def _alive(self, state):
         return state.step <= self.last_step
@@ -81,9 +81,9 @@ class Toy(Env):
         )
 
 
-def toy(poison: chex.Numeric = 0.0) -> Env:
+def toy(poison: chex.Numeric = 0.0, pay: chex.Numeric = 0.0) -> Env:
     """With its time limit, as ``envs.make`` would give it."""
-    return TimeLimit(Toy(poison))
+    return TimeLimit(Toy(poison, pay))
 
 
 def config_of(name: str, **changes) -> Any:
@@ -95,6 +95,11 @@ def config_of(name: str, **changes) -> Any:
 
 def setup_of(name: str, config: Any, env: Env) -> Any:
     return MODULES[name].make(config, env).update.keywords["setup"]
+
+
+def with_tables(setup: Any, **methods: Any) -> Any:
+    """The ``setup`` with other methods."""
+    return type("Tables", (type(setup),), methods)(**vars(setup))
 
 
 def policy(setup, params, stats, x, memory=()):

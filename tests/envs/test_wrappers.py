@@ -72,9 +72,9 @@ class Blind(Wrapper):
         return state, timestep.replace(obs=obs, alive=jnp.array([True, False]))
 
 
-def test_a_dead_agents_row_is_finite_and_else_as_it_was():
+def test_a_dead_agents_row_is_zero():
     _, steps = roll(AutoReset(TimeLimit(Blind(Count(horizon=4))), 2, 3), 3)
-    np.testing.assert_array_equal(steps.obs[1, 0], [[np.inf, 2.0], [0.0, 2.0]])
+    np.testing.assert_array_equal(steps.obs[1, 0], [[np.inf, 2.0], [0.0, 0.0]])
 
 
 def test_an_episode_that_ends_just_at_its_horizon_is_terminated():

@@ -1,0 +1,719 @@
+"""Every algorithm file's loss and targets on hand-made numbers, against plain loops over steps and agents.
+
+Networks are replaced by tables: a setup's methods give numbers that stand in the parameters or in the observations, so
+that a loss is a function of these alone. Nothing here compares one file with another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import envs
+from baselines.maddpg import maddpg_ff_mpe as maddpg
+from baselines.masac import masac_ff_vmas as masac
+from baselines.qmix import pqn_rnn_smax as pqn
+from baselines.qmix import qmix_rnn_mpe as qmix
+from envs.base import Continuous, Discrete, Env, TimeStep
+from envs.wrappers import TimeLimit, VecTimeStep
+from shoal.models import Model
+from tests.baselines.toy import MODULES, RECURRENT, Toy, config_of, toy, with_tables
+
+close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+each = pytest.mark.parametrize("name", MODULES)
+DEATHS = ("keeps_return", "ends_return")
+T, E, A, N = 6, 2, 3, 4
+GROUPS = np.array([0, 0, 1])
+
+
+def filled(cls: Any, **fields: Any) -> Any:
+    """A ``cls`` of these fields; the others are None."""
+    return cls(**{field.name: fields.get(field.name) for field in dataclasses.fields(cls)})
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Numbers between -2 and 2, of which no two are equal."""
+    return np.random.default_rng(seed).uniform(-2.0, 2.0, shape).astype(np.float32)
+
+
+def slopes(function: Any, x: np.ndarray) -> np.ndarray:
+    """The gradient of a plain ``function`` at ``x``, by small steps."""
+    out = np.zeros(x.shape)
+    for index in np.ndindex(x.shape):
+        moved = np.array([x, x], np.float64)
+        moved[0][index] += 1e-5
+        moved[1][index] -= 1e-5
+        out[index] = (function(moved[0]) - function(moved[1])) / 2e-5
+    return out
+
+
+# An episode that is everything at once: [T, E], [T, E, A].
+
+TERMINATED, TRUNCATED, FINAL_ALIVE = np.zeros((T, E), bool), np.zeros((T, E), bool), np.ones((T, E, A), bool)
+TERMINATED[3, 0] = TRUNCATED[2, 1] = True  # an end, and a cut, after which new episodes begin
+FINAL_ALIVE[1:4, 0, 1] = False  # dies in its second step; its team wins, or not, in the fourth
+FINAL_ALIVE[3, 0, 0] = False  # dies as the episode ends
+FINAL_ALIVE[2, 1, 2] = False  # dies as its episode is cut off
+FINAL_ALIVE[4:, 1, 0] = False  # is dead where the rollout ends
+ALIVE = np.concatenate([np.ones((1, E, A), bool), FINAL_ALIVE[:-1] | (TERMINATED | TRUNCATED)[:-1, :, None]])
+
+
+def timesteps(features: np.ndarray, reward: np.ndarray, final: np.ndarray) -> VecTimeStep:
+    """What came of the steps; their true successors show ``final``."""
+    return filled(
+        VecTimeStep,
+        reward=jnp.asarray(reward),
+        terminated=jnp.asarray(TERMINATED),
+        truncated=jnp.asarray(TRUNCATED),
+        is_first=jnp.asarray(TERMINATED | TRUNCATED),
+        final_obs=jnp.asarray(final),
+        final_state=jnp.zeros((T, E, 1)),
+        final_alive=jnp.asarray(FINAL_ALIVE),
+        final_action_mask=jnp.ones((T, E, A, N), bool),
+        obs=jnp.asarray(features),
+        info={},
+    )
+
+
+def ends(t: int, e: int, a: int, death: str) -> bool:
+    """Whether nothing counts that comes after this step."""
+    return bool(TERMINATED[t, e] or (death == "ends_return" and not FINAL_ALIVE[t, e, a]))
+
+
+# The PPO family.
+
+
+def ppo_setup(name: str, **changes: Any) -> Any:
+    """Policies and values stand in the parameters; along a rollout the value is an observation's first number."""
+
+    def both(self, params, *rest):
+        return params["outputs"], params["value"]
+
+    def value(self, params, stats, *rest):
+        return ((), rest[1].obs[..., 0]) if name in RECURRENT else rest[0].obs[..., 0]
+
+    def values(self, state, x):
+        return (), x.obs[..., 0]
+
+    config = config_of(name, num_envs=E, rollout_length=T, minibatches=1, **changes)
+    setup = MODULES[name].make(config, toy()).update.keywords["setup"]
+    return with_tables(setup, both=both, value=value, values=values)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+@each
+def test_ppos_targets_are_those_of_a_plain_loop(name, death):
+    """With deaths, one termination, one truncation, and a rollout that ends in the middle of two episodes."""
+    module, setup = MODULES[name], ppo_setup(name, death=death)
+    features, final, reward = numbers(T + 1, E, A, 1), numbers(T, E, A, 1, seed=1), numbers(T, E, A, seed=2)
+    outputs, action = numbers(T, E, A, N, seed=3), np.arange(T * E * A).reshape(T, E, A) % 3
+    transitions = filled(
+        module.Transition,
+        obs=jnp.asarray(features[:-1]),
+        state=jnp.zeros((T, E, 1)),
+        action_mask=jnp.ones((T, E, A, N), bool).at[..., 3].set(False),
+        alive=jnp.asarray(ALIVE),
+        is_first=jnp.zeros((T, E), bool),
+        memory=(),
+        outputs=jnp.asarray(outputs),
+        action=jnp.asarray(action),
+        next=timesteps(features[1:], reward, final),
+    )
+    last = filled(VecTimeStep, obs=jnp.asarray(features[-1]))
+    state = filled(module.TrainState, params={}, timestep=last, memory={"actor": (), "critic": ()})
+    make = jax.jit(partial(module.make_batch, hypers=module.Hypers(gamma=0.9, gae_lambda=0.7), setup=setup))
+    batch = make(state, transitions)
+    batch = batch[1] if name in RECURRENT else batch
+    value, successor = features[..., 0], final[..., 0]
+
+    def advantage(t: int, e: int, a: int) -> float:
+        if ends(t, e, a, death):
+            return reward[t, e, a] - value[t, e, a]
+        if TRUNCATED[t, e]:
+            return reward[t, e, a] + 0.9 * successor[t, e, a] - value[t, e, a]
+        now = reward[t, e, a] + 0.9 * value[t + 1, e, a] - value[t, e, a]
+        return now if t + 1 == T else now + 0.9 * 0.7 * advantage(t + 1, e, a)
+
+    expected = np.array([advantage(*index) for index in np.ndindex(T, E, A)]).reshape(T, E, A)
+    log_prob = outputs[..., :3] - np.log(np.exp(outputs[..., :3]).sum(-1, keepdims=True))
+    log_prob = np.take_along_axis(log_prob, action[..., None], -1)[..., 0]
+    made = (batch.advantage, batch.target, batch.value, batch.log_prob, batch.earning, batch.alive)
+    made = [np.asarray(x).reshape(T, E, A) for x in made]
+    close(made[0], expected)
+    close(made[1], expected + value[:-1])
+    close(made[2], value[:-1])
+    close(made[3], log_prob)
+    np.testing.assert_array_equal(made[4], ALIVE if death == "ends_return" else np.ones_like(ALIVE))
+    np.testing.assert_array_equal(made[5], ALIVE)
+
+
+def ppo_rows(name: str) -> tuple[dict[str, np.ndarray], Any]:
+    """Parameters and a batch: every ratio with either sign, values on all sides of the clip and of the target."""
+    rows = 24
+    ratio = np.resize([0.5, 1.0, 2.0, 1.1], (rows, A)) * np.linspace(0.97, 1.03, rows * A).reshape(rows, A)
+    params = {"outputs": numbers(rows, A, N, seed=4), "value": numbers(rows, A, seed=5)}
+    action, old = np.arange(rows * A).reshape(rows, A) % N, numbers(rows, A, seed=6)
+    log_prob = params["outputs"] - np.log(np.exp(params["outputs"]).sum(-1, keepdims=True))
+    alive = np.arange(rows * A).reshape(rows, A) % 5 > 0
+    made = {
+        "action_mask": np.ones((rows, A, N), bool),
+        "alive": alive,
+        "earning": alive | (np.arange(rows) % 3 > 0)[:, None],
+        "action": action,
+        "log_prob": np.take_along_axis(log_prob, action[..., None], -1)[..., 0] - np.log(ratio),
+        "value": old,
+        "advantage": numbers(rows, A, seed=7),
+        "target": old + numbers(rows, A, seed=8),
+        "is_first": np.zeros(rows, bool),
+    }
+    if name in RECURRENT:
+        sequences = lambda x: x.reshape(2, rows // 2, *x.shape[1:])  # noqa: E731
+        made, params = jax.tree.map(sequences, made), jax.tree.map(sequences, params)
+    return params, filled(MODULES[name].Batch, **made, memory={"actor": (), "critic": ()})
+
+
+def plain_ppo(params: dict[str, np.ndarray], batch: Any, hypers: Any, ent_coef: float, config: Any) -> float:
+    """The sum over two policies, of agents 0 and 1 and of agent 2, of their mean losses."""
+    outputs, value = params["outputs"].reshape(-1, A, N), params["value"].reshape(-1, A)
+    one = SimpleNamespace(
+        **{
+            name: np.asarray(getattr(batch, name), np.float64).reshape(-1, A)
+            for name in ("alive", "earning", "action", "log_prob", "value", "advantage", "target")
+        }
+    )
+    total = 0.0
+    for team in ([0, 1], [2]):
+        living = [(b, a) for b in range(len(value)) for a in team if one.alive[b, a]]
+        earning = [(b, a) for b in range(len(value)) for a in team if one.earning[b, a]]
+        given = np.array([one.advantage[i] for i in living])
+        for (b, a), advantage in zip(living, given, strict=True):
+            if config.normalise_advantages:
+                advantage = (advantage - given.mean()) / given.std()
+            advantage *= hypers.hysteresis if advantage < 0 else 1.0
+            prob = np.exp(outputs[b, a]) / np.exp(outputs[b, a]).sum()
+            ratio = prob[int(one.action[b, a])] / np.exp(one.log_prob[b, a])
+            clipped = min(max(ratio, 1 - hypers.clip_eps), 1 + hypers.clip_eps)
+            gain = min(ratio * advantage, clipped * advantage)
+            total += (-gain + ent_coef * (prob * np.log(prob)).sum()) / len(living)
+        for b, a in earning:
+
+            def error(v: float) -> float:
+                far = abs(v - one.target[b, a])  # noqa: B023
+                delta = hypers.huber_delta
+                return 0.5 * far**2 if not config.huber or far <= delta else delta * (far - 0.5 * delta)
+
+            v, before = value[b, a], one.value[b, a]
+            worst = error(v)
+            if config.clip_value:
+                worst = max(worst, error(min(max(v, before - hypers.clip_eps), before + hypers.clip_eps)))
+            worst *= hypers.hysteresis if v > one.target[b, a] else 1.0
+            total += hypers.vf_coef * worst / len(earning)
+    return total
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "huber"])
+@each
+def test_ppos_loss_and_its_gradient_are_those_of_a_plain_loop(name, plain):
+    """Clipped ratios and values, the dead, hysteresis; then Huber's loss, normalised advantages, unclipped values."""
+    changes = {} if plain else {"huber": True, "clip_value": False}
+    setup = ppo_setup(name, sharing="group", normalise_advantages=not plain, **changes)
+    hypers = MODULES[name].Hypers(clip_eps=0.2, vf_coef=0.7, hysteresis=0.6, huber_delta=0.8)
+    params, batch = ppo_rows(name)
+    function = jax.jit(
+        jax.value_and_grad(lambda p: MODULES[name].loss(p, batch, None, hypers, 0.3, setup), has_aux=True)
+    )
+    (total, metrics), grads = function(params)
+    expected = partial(plain_ppo, batch=batch, hypers=hypers, ent_coef=0.3, config=setup.config)
+    close(total, expected(params))
+    close(metrics["loss"], total)
+    for part in params:
+        by_steps = slopes(lambda x, part=part: expected(params | {part: x}), params[part])
+        close(grads[part], by_steps, atol=1e-4)
+        assert (by_steps == 0).any() and (by_steps != 0).any()
+    alive = np.asarray(batch.alive)
+    clipped = np.resize([True, False, True, False], alive.size).reshape(alive.shape)
+    close(metrics["clip_fraction"], clipped[alive].mean())
+
+
+# Q-learning: an observation is the values of its actions, and parameters are weights of these.
+
+ONLINE, FROZEN = np.array([1.0, 0.9, 1.1, 0.8], np.float32), np.array([0.7, -0.5, 1.3, 0.9], np.float32)
+
+
+def q_setup(module: Any, **changes: Any) -> Any:
+    sizes = {"num_envs": E, "rollout_length": T, "q": Model(widths=(4,))}
+    sizes |= {"batch_size": 2, "buffer_size": 24} if module is qmix else {"minibatches": 1}
+    setup = module.make(module.Config(**sizes | changes), toy()).update.keywords["setup"]
+    return with_tables(setup, q=lambda self, params, memory, x: (memory, params["q"] * x.obs))
+
+
+def q_rollout(module: Any) -> Any:
+    """Transitions, and the state of an on-policy file after them."""
+    features, final = numbers(T + 1, E, A, N), numbers(T, E, A, N, seed=1)
+    mask = np.arange(T * E * A * N).reshape(T, E, A, N) % 7 > 0
+    first = np.concatenate([np.zeros((1, E), bool), (TERMINATED | TRUNCATED)[:-1]])
+    step = module.Step(*map(jnp.asarray, (features[:-1], np.zeros((T, E, 1), np.float32), mask, ALIVE, first)))
+    next_mask = np.concatenate([mask[1:], mask[:1]])
+    breaks_off = TRUNCATED | (np.arange(T) == T - 1)[:, None]
+    final = np.where(breaks_off[..., None, None], final, features[1:])
+    after = timesteps(features[1:], numbers(T, E, A, seed=2), final)
+    after = after.replace(final_action_mask=jnp.asarray(next_mask))
+    action = np.arange(T * E * A).reshape(T, E, A) % N
+    return module.Transition(step, (), jnp.asarray(action), after)
+
+
+def plain_q_targets(transitions, online, target, hypers, config):
+    """``[T, E, M]`` by recursion; the values of the dead count unless their return has ended."""
+    after, teams = transitions.next, [[0, 1], [2]] if config.mixer == "vdn" else [[0], [1], [2]]
+    obs, mask, reward = (np.asarray(x) for x in (after.final_obs, after.final_action_mask, after.reward))
+
+    def value(t, e, a):
+        if config.death == "ends_return" and not FINAL_ALIVE[t, e, a]:
+            return 0.0
+        chosen = np.where(mask[t, e, a], online * obs[t, e, a], -np.inf).argmax()
+        return target[chosen] * obs[t, e, a, chosen]
+
+    def target_of(t, e, team):
+        own = hypers.reward_scale * np.mean([reward[t, e, a] for a in team])
+        if all(ends(t, e, a, config.death) for a in team):
+            return own
+        bootstrap = sum(value(t, e, a) for a in team)
+        last = TRUNCATED[t, e] or t + 1 == T
+        after = bootstrap if last else (1 - hypers.td_lambda) * bootstrap + hypers.td_lambda * target_of(t + 1, e, team)
+        return own + hypers.gamma * after
+
+    return np.array([[[target_of(t, e, team) for team in teams] for e in range(E)] for t in range(T)])
+
+
+Q_CASES = [(mixer, death) for mixer in ("vdn", "none") for death in DEATHS]
+
+
+def plain_q_loss(weights, transitions, y, earning, sample_weight, config):
+    """The sum over teams (or over agents' policies) of the mean squared errors, and each row's mean error."""
+    teams = [[0, 1], [2]] if config.mixer == "vdn" else [[0], [1], [2]]
+    obs, action = np.asarray(transitions.step.obs), np.asarray(transitions.action)
+    total, errors = 0.0, [[] for _ in range(E)]
+    for m, team in enumerate(teams):
+        found = []
+        for t, e in np.ndindex(T, E):
+            members = [a for a in team if earning[t, e, a]]
+            if members:
+                chosen = sum(weights[action[t, e, a]] * obs[t, e, a, action[t, e, a]] for a in members)
+                found.append(sample_weight[e] * (chosen - y[t, e, m]) ** 2)
+                errors[e].append(abs(chosen - y[t, e, m]))
+        total += np.mean(found)
+    return total, np.array([np.mean(x) for x in errors])
+
+
+@pytest.mark.parametrize(("mixer", "death"), Q_CASES)
+def test_qmixs_targets_and_loss_are_those_of_plain_loops(mixer, death):
+    """Chosen by the online network, valued by the target; lambda returns; weights and priorities of sequences."""
+    setup = q_setup(qmix, mixer=mixer, death=death, sharing="independent")
+    hypers = qmix.Hypers(gamma=0.9, td_lambda=0.6, reward_scale=1.5)
+    made, weight = q_rollout(qmix), np.array([1.0, 0.3], np.float32)
+    earning = ALIVE if death == "ends_return" else np.ones_like(ALIVE)
+    at = np.array([[T, 2], [T - 1, T - 1]])
+    last = jax.tree.map(lambda x: x[np.minimum(at, T - 1), np.arange(E)], qmix.Step.final(made.next))
+    ended = jnp.asarray(TERMINATED | TRUNCATED)
+    batch = qmix.Sequence(
+        made.step, jnp.asarray(earning), (), made.action, made.next.reward, made.next.terminated, ended, last, at
+    )
+    params, target = ({"q": jnp.asarray(x)} for x in (ONLINE, FROZEN))
+    function = jax.jit(
+        jax.value_and_grad(lambda p: qmix.loss(p, target, batch, jnp.asarray(weight), hypers, setup), has_aux=True)
+    )
+    (total, (_, priority)), grads = function(params)
+    y = plain_q_targets(made, ONLINE, FROZEN, hypers, setup.config)
+
+    @jax.jit
+    def targets(q):
+        return qmix.targets(target, q, qmix.successor_q(params, (), q, batch, setup), batch, hypers, setup)
+
+    close(targets(params["q"] * made.step.obs), y)
+    plain = partial(plain_q_loss, transitions=made, y=y, earning=earning, sample_weight=weight, config=setup.config)
+    close(total, plain(ONLINE)[0])
+    close(priority, plain(ONLINE)[1])
+    close(grads["q"], slopes(lambda x: plain(x)[0], ONLINE), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("mixer", "death"), Q_CASES)
+def test_pqns_targets_and_loss_are_those_of_plain_loops(mixer, death):
+    setup = q_setup(pqn, mixer=mixer, death=death, sharing="independent")
+    hypers, made = pqn.Hypers(gamma=0.9, td_lambda=0.6, reward_scale=1.5), q_rollout(pqn)
+    state = filled(pqn.TrainState, params={"q": jnp.asarray(ONLINE)}, memory=())
+    y = plain_q_targets(made, ONLINE, ONLINE, hypers, setup.config)
+    _, batch = jax.jit(partial(pqn.make_batch, hypers=hypers, setup=setup))(state, made)
+    close(batch.target, y)
+    earning = ALIVE if death == "ends_return" else np.ones_like(ALIVE)
+    np.testing.assert_array_equal(batch.earning, earning)
+    (total, _), grads = jax.jit(jax.value_and_grad(lambda p: pqn.loss(p, batch, setup), has_aux=True))(state.params)
+    plain = partial(plain_q_loss, transitions=made, y=y, earning=earning, sample_weight=[1, 1], config=setup.config)
+    close(total, plain(ONLINE)[0])
+    close(grads["q"], slopes(lambda x: plain(x)[0], ONLINE), rtol=1e-3)
+
+
+# Actors and critics of actions: a critic says a weighted sum of an agent's own number and of everyone's action.
+
+MIX = np.float64(numbers(A, A, N, seed=9))  # what agent i's critic makes of agent j's action
+
+
+def q_of(critic: Any, x: Any, action: Any) -> Any:
+    """``[..., A]``: the dead have done nothing."""
+    action = jnp.where(x.alive[..., None], action, 0.0)
+    return critic[0] * x.obs[..., 0] + critic[1] * jnp.einsum("ijn,...jn->...i", MIX[..., : action.shape[-1]], action)
+
+
+class Moved(Toy):
+    """The toy with two continuous numbers of every agent."""
+
+    action_space = Continuous.box((2, 2, 2), -1.0, 1.0)
+
+
+def rows_of(module: Any, step: Any, actions: int) -> tuple[Any, Any, Any, np.ndarray]:
+    """A batch's steps and successors, rewards ``[B, A]`` and which rows terminate, all ends among them."""
+    rows = 12
+    alive, after = np.arange(rows * A).reshape(rows, A) % 5 > 0, np.arange(rows * A).reshape(rows, A) % 4 > 0
+    mask = np.ones((rows, A, actions), bool)
+    here, there = (
+        step(jnp.asarray(numbers(rows, A, actions, seed=seed)), None, jnp.asarray(mask), jnp.asarray(living))
+        for seed, living in ((10, alive), (11, after & alive))
+    )
+    return here, there, numbers(rows, A, seed=12), np.arange(rows) % 6 == 1
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_maddpgs_targets_and_losses_are_those_of_plain_loops(death):
+    """Of twins: everyone's target policy acts, the lower counts, errors are weighed, the policy does its own part."""
+    config = {"num_envs": 2, "rollout_length": 6, "batch_size": 12, "buffer_size": 24, "twin": True}
+    setup = maddpg.make(maddpg.Config(**config, death=death, sharing="independent"), TimeLimit(Moved()))
+    setup = with_tables(
+        setup.update.keywords["setup"],
+        policy=lambda self, params, x: params["actor"] * x.obs,
+        q=lambda self, params, x, action: jnp.stack([q_of(c, x, action) for c in params["critic"]])[..., None],
+        own_q=lambda self, params, x, action, own: jnp.stack(
+            [q_of(params["critic"][0], x, action.at[..., i, :].set(own[..., i, :]))[..., i] for i in range(A)], -1
+        )[..., None],
+    )
+    here, there, reward, terminated = rows_of(maddpg, maddpg.Seen, 2)
+    earning = np.asarray(here.alive) if death == "ends_return" else np.ones((12, A), bool)
+    goes_on = ~terminated[:, None] & (np.asarray(there.alive) | (death != "ends_return"))
+    batch = maddpg.Experience(here, earning, jnp.tanh(numbers(12, A, 2, seed=13)), reward, goes_on * 0.5, there)
+    hypers, weight = maddpg.Hypers(gamma=0.9, action_reg=0.2), np.linspace(0.4, 1.0, 12).astype(np.float32)
+    critic, target_critic = numbers(2, 2, seed=14), numbers(2, 2, seed=15)
+    params = {"actor": jnp.float32(0.8), "critic": jnp.asarray(critic)}
+    target = {"actor": jnp.float32(-0.6), "critic": jnp.asarray(target_critic)}
+
+    def q(critic, x, b, action, i):
+        done = [action[j] if x.alive[b, j] else np.zeros(2) for j in range(A)]
+        return critic[0] * float(x.obs[b, i, 0]) + critic[1] * sum((MIX[i, j, :2] * done[j]).sum() for j in range(A))
+
+    y = np.zeros((12, A))
+    for b, i in np.ndindex(12, A):
+        acts = [np.tanh(-0.6 * np.asarray(there.obs[b, j])) for j in range(A)]
+        y[b, i] = reward[b, i] + 0.9 * goes_on[b, i] * 0.5 * min(q(c, there, b, acts, i) for c in target_critic)
+
+    def plain_critic(critic):
+        total, errors = 0.0, np.zeros((12, A))
+        for i in range(A):
+            rows = [b for b in range(12) if earning[b, i]]
+            for b in rows:
+                wrong = [q(c, here, b, np.asarray(batch.action[b]), i) - y[b, i] for c in critic]
+                total += weight[b] * sum(x**2 for x in wrong) / len(rows)
+                errors[b, i] = abs(wrong[0])
+        return total, errors.sum(-1) / earning.sum(-1)
+
+    def plain_actor(scale):
+        total = 0.0
+        for i in range(A):
+            rows = [b for b in range(12) if here.alive[b, i]]
+            for b in rows:
+                acts, outputs = np.array(batch.action[b], np.float64), scale * np.asarray(here.obs[b, i], np.float64)
+                acts[i] = np.tanh(outputs)
+                total += (0.2 * (outputs**2).mean() - q(critic[0], here, b, acts, i)) / len(rows)
+        return total
+
+    noise = jnp.zeros((12, A, 2))
+
+    @jax.jit
+    def ours(params):
+        loss = partial(maddpg.critic_loss, hypers=hypers, setup=setup)
+        of_critic = jax.value_and_grad(loss, has_aux=True)(params["critic"], target, batch, weight, noise)
+        of_actor = jax.value_and_grad(maddpg.actor_loss, has_aux=True)(
+            params["actor"], params["critic"], batch, noise, hypers, setup
+        )
+        return maddpg.targets(target, batch, noise, hypers, setup)[..., 0], of_critic, of_actor
+
+    found, ((total, (_, priority)), grads), ((actor_total, _), actor_grad) = ours(params)
+    close(found, y)
+    close(total, plain_critic(critic)[0])
+    close(priority, plain_critic(critic)[1])
+    close(grads, slopes(lambda c: plain_critic(c)[0], critic), rtol=1e-3)
+    close(actor_total, plain_actor(0.8))
+    close(actor_grad, (plain_actor(0.80001) - plain_actor(0.79999)) / 2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_masacs_targets_and_loss_are_those_of_plain_loops(death):
+    """Discrete: exact expectations over legal actions, entropies of the living alone, twins, temperatures of teams."""
+    config = {"num_envs": 2, "rollout_length": 6, "batch_size": 12, "buffer_size": 24, "sharing": "independent"}
+    setup = masac.make(masac.Config(**config, death=death), toy()).update.keywords["setup"]
+
+    def values(self, q, x, action, own=None):
+        """Of every own action, ``[twins, B, A, N]``: it moves the value by its place in ``MIX``."""
+        others = jnp.where(x.alive[..., None], action, 0.0)[..., None, :, :] * (1.0 - jnp.eye(A))[..., None]
+        return jnp.stack(
+            [
+                c[0] * x.obs[..., :1]
+                + c[1] * (jnp.einsum("ijn,...ijn->...i", MIX, others)[..., None] + MIX[np.arange(A), np.arange(A)])
+                for c in q
+            ]
+        )
+
+    policy = lambda self, params, x: distribution(params["actor"] * x.obs, x.action_mask)  # noqa: E731
+    distribution = lambda outputs, mask: masac.distributions.policy(setup.env.action_space, outputs, mask)  # noqa: E731
+    setup = with_tables(setup, values=values, policy=policy)
+    here, there, reward, terminated = rows_of(masac, masac.Step, N)
+    legal = np.arange(12 * A * N).reshape(12, A, N) % 5 > 0
+    here, there = here.replace(action_mask=jnp.asarray(legal)), there.replace(action_mask=jnp.asarray(legal[::-1]))
+    earning = np.asarray(here.alive) if death == "ends_return" else np.ones((12, A), bool)
+    action = np.eye(N, dtype=np.float32)[np.arange(12 * A).reshape(12, A) % N]
+    batch = masac.Transition(here, earning, action, reward, terminated, there)
+    hypers = masac.Hypers(gamma=0.9, reward_scale=0.7, target_entropy=0.4)
+    weight, noise = np.linspace(0.4, 1.0, 12).astype(np.float32), numbers(2, 12, A, N, seed=16)
+    q, frozen, alpha = numbers(2, 2, seed=14), numbers(2, 2, seed=15), np.array([0.3, 0.5, 0.2], np.float32)
+    fixed, start = q, np.log(alpha)
+    params = {"actor": jnp.float32(0.8), "q": jnp.asarray(q), "log_alpha": jnp.asarray(start)}
+
+    def choice(x, b, i, noise, scale=0.8):
+        outputs = np.where(x.action_mask[b, i], scale * np.asarray(x.obs[b, i], np.float64), -np.inf)
+        log_prob = outputs - np.log(np.exp(outputs).sum())
+        return np.eye(N)[(log_prob + noise[b, i]).argmax()], np.exp(log_prob), np.where(np.isinf(log_prob), 0, log_prob)
+
+    def value(critic, x, b, acts, i):
+        others = sum((MIX[i, j] * acts[j]).sum() for j in range(A) if j != i and x.alive[b, j])
+        return critic[0] * float(x.obs[b, i, 0]) + critic[1] * (others + MIX[i, i])
+
+    y = np.zeros((12, A))
+    for b, i in np.ndindex(12, A):
+        chosen = [choice(there, b, j, noise[1]) for j in range(A)]
+        lower = np.min([value(c, there, b, [x[0] for x in chosen], i) for c in frozen], axis=0)
+        price = alpha[i] * chosen[i][2] if there.alive[b, i] else 0.0
+        over = terminated[b] or (death == "ends_return" and not there.alive[b, i])
+        y[b, i] = 0.7 * reward[b, i] + (0.0 if over else 0.9 * (chosen[i][1] * (lower - price)).sum())
+
+    def plain(q=q, scale=0.8, log_alpha=start):
+        total, errors = 0.0, np.zeros((12, A))
+        for i in range(A):
+            rows, living = ([b for b in range(12) if mask[b, i]] for mask in (earning, np.asarray(here.alive)))
+            for b in rows:
+                wrong = [(value(c, here, b, action[b], i) * action[b, i]).sum() - y[b, i] for c in q]
+                total += weight[b] * sum(x**2 for x in wrong) / len(rows)
+                errors[b, i] = np.mean(np.abs(wrong))
+            for b in living:
+                _, prob, log_prob = choice(here, b, i, noise[0], scale)
+                lower = np.min([value(c, here, b, action[b], i) for c in fixed], axis=0)
+                total += (prob * (alpha[i] * log_prob - lower)).sum() / len(living)
+                _, prob, log_prob = choice(here, b, i, noise[0])
+                surplus = -(prob * log_prob).sum() - 0.4 * np.log(legal[b, i].sum())
+                total += log_alpha[i] * surplus / len(living)
+        return total, errors.sum(-1) / earning.sum(-1)
+
+    @jax.jit
+    def ours(params):
+        loss = partial(masac.loss, hypers=hypers, setup=setup)
+        of_all = jax.value_and_grad(loss, has_aux=True)(params, jnp.asarray(frozen), batch, weight, noise)
+        return masac.targets(params, jnp.asarray(frozen), batch, noise[1], hypers, setup), of_all
+
+    found, ((total, (_, priority)), grads) = ours(params)
+    close(found, y)
+    close(total, plain()[0])
+    close(priority, plain()[1])
+    close(grads["q"], slopes(lambda x: plain(q=x)[0], q), rtol=1e-3)
+    close(grads["actor"], (plain(scale=0.80001)[0] - plain(scale=0.79999)[0]) / 2e-5, rtol=1e-3)
+    close(grads["log_alpha"], slopes(lambda x: plain(log_alpha=x)[0], start), rtol=1e-3)
+
+
+# A sacrifice: an agent dies in its second step, the team wins in its fifth.
+
+
+class Sacrifice(Env):
+    """Two agents, whose state is the step that they are in; it is not played."""
+
+    name, agents, groups = "test/sacrifice", ("brave", "wise"), ("team", "team")
+    obs_sizes, state_size, action_space, horizon = (1, 1), 6, Discrete((2, 2)), 8
+
+    def reset(self, key):
+        no, yes = jnp.bool_(False), jnp.ones((2, 2), bool)
+        return (), TimeStep(jnp.zeros((2, 1)), jnp.zeros(6), yes, jnp.zeros(2), no, no, yes[0], {})
+
+    def step(self, key, state, action):
+        return self.reset(key)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("module", [maddpg, masac])
+def test_critics_learn_what_a_sacrifice_is_worth(module, death):
+    """Of one-step targets: a critic values the dead by the rows in which they were dead."""
+    config = module.Config(
+        num_envs=1, rollout_length=5, batch_size=5, buffer_size=10, central_input="state", twin=False, death=death
+    )
+    setup = module.make(dataclasses.replace(config, q=Model(widths=(32,))), Sacrifice()).update.keywords["setup"]
+    alive = np.array([[True, True], [True, True], [False, True], [False, True], [False, True], [False, True]])
+    step = module.Seen if module is maddpg else module.Step
+    only = jnp.broadcast_to(jnp.array([True, False]), (6, 2, 2))  # one action is legal
+    seen = step(jnp.zeros((6, 2, 3)), jnp.eye(6), only, jnp.asarray(alive))
+    here, there = (jax.tree.map(lambda x, part=part: x[part], seen) for part in (slice(0, 5), slice(1, 6)))
+    earning = alive[:5] | (death == "keeps_return")
+    reward, terminated = np.zeros((5, 2), np.float32), np.arange(5) == 4
+    reward[4] = 1.0
+    action, ones = jnp.eye(2)[jnp.zeros((5, 2), int)], jnp.ones(5)
+    if module is maddpg:
+        future = ~terminated[:, None] & (alive[1:] | (death == "keeps_return"))
+        batch = module.Experience(here, earning, action, reward, future.astype(np.float32), there)
+        loss = lambda c, params: module.critic_loss(  # noqa: E731
+            c, params | {"critic": c}, batch, ones, jnp.zeros((5, 2, 2)), module.Hypers(gamma=0.9), setup
+        )[0]
+    else:
+        batch = module.Transition(here, earning, action, reward, terminated, there)
+        setup = dataclasses.replace(setup, config=dataclasses.replace(setup.config, auto_alpha=False))
+        hypers = module.Hypers(gamma=0.9, alpha=0.0)
+        loss = lambda c, params: module.loss(  # noqa: E731
+            params | {"q": c}, jax.lax.stop_gradient(c), batch, ones, jnp.zeros((2, 5, 2, 2)), hypers, setup
+        )[0]
+
+    @jax.jit
+    def learn(key):
+        params = module.init(key, module.Hypers(), setup).params
+        name = "critic" if module is maddpg else "q"
+        optimiser = optax.adam(1e-2)
+
+        def gradient_step(carry, _):
+            critic, moments = carry
+            updates, moments = optimiser.update(jax.grad(loss)(critic, params), moments)
+            return (optax.apply_updates(critic, updates), moments), None
+
+        start = (params[name], optimiser.init(params[name]))
+        (critic, _), _ = jax.lax.scan(gradient_step, start, length=1000)
+        if module is maddpg:
+            return setup.q({"critic": critic}, here, action)[0, ..., 0]
+        return setup.values(critic, here, action)[0, ..., 0]
+
+    value = np.asarray(learn(jax.random.PRNGKey(0)))
+    close(value[:, 1], 0.9 ** np.arange(4, -1, -1), atol=0.05)
+    close(value[:2, 0], 0.9 ** np.array([4, 3]) if death == "keeps_return" else [0.0, 0.0], atol=0.05)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_in_smax_the_return_at_the_step_of_death_is_the_teams(death):
+    """Three marines go east and attack; the critic says zero, so that targets are the discounted rewards to come."""
+    env, setup = envs.make("smax/3m"), ppo_setup("ippo_ff", death=death)
+
+    @jax.jit
+    @jax.vmap
+    def play(key):
+        def step(carry, key):
+            state, timestep = carry
+            last = env.action_space.size - 1 - jnp.argmax(timestep.action_mask[:, ::-1], axis=-1)
+            action = jnp.where(last > 4, last, 1)  # attack, else east
+            state, after = env.step(key, state, jnp.where(timestep.action_mask[jnp.arange(3), action], action, 4))
+            return (state, after), (timestep.alive, after)
+
+        return jax.lax.scan(step, env.reset(key), jax.random.split(key, 60))[1]
+
+    alive, after = play(jax.random.split(jax.random.PRNGKey(0), 16))
+    alive, after = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), (alive, after))
+    steps, plays = after.terminated.shape
+    zeros = jnp.zeros((steps, plays, A, 1))
+    step = filled(
+        VecTimeStep,
+        reward=after.reward,
+        terminated=after.terminated,
+        truncated=jnp.zeros_like(after.terminated),
+        is_first=after.terminated,
+        final_obs=zeros,
+        final_state=zeros[..., 0],
+        final_alive=after.alive,
+    )
+    transitions = filled(
+        MODULES["ippo_ff"].Transition,
+        obs=zeros,
+        action_mask=jnp.ones((steps, plays, A, N), bool),
+        alive=alive,
+        outputs=jnp.zeros((steps, plays, A, N)),
+        action=jnp.zeros((steps, plays, A), int),
+        next=step,
+    )
+    config = dataclasses.replace(setup.config, num_envs=plays, rollout_length=steps)
+    setup = dataclasses.replace(setup, config=config, vec=SimpleNamespace(max_truncations=1))
+    state = filled(MODULES["ippo_ff"].TrainState, params={}, timestep=filled(VecTimeStep, obs=zeros[0]))
+    make = jax.jit(
+        partial(MODULES["ippo_ff"].make_batch, hypers=MODULES["ippo_ff"].Hypers(gae_lambda=1.0), setup=setup)
+    )
+    target = make(state, transitions).target.reshape(steps, plays, A)
+    reward, over = np.asarray(after.reward), np.asarray(after.terminated)
+    expected = []
+    for t, e, a in zip(*np.nonzero(np.asarray(alive & ~after.alive)), strict=True):
+        if over[: t + 1, e].any():
+            continue  # with the last of its team, or after the end
+        end = over[:, e].argmax() if over[:, e].any() else steps - 1
+        to_come = sum(0.99 ** (k - t) * reward[k, e, a] for k in range(t, end + 1))
+        expected.append((t, e, a, to_come, reward[t, e, a]))
+    t, e, a, shared, own = np.array(expected).T
+    at = tuple(x.astype(int) for x in (t, e, a))
+    print(death, len(t), shared.mean(), own.mean())
+    close(np.asarray(target)[at], shared if death == "keeps_return" else own)
+    assert len(t) > 5 and shared.mean() > 3 * own.mean()
+
+
+# Random numbers.
+
+
+class Told(Env):
+    """Episodes of four steps whose return says which actions were taken; nothing in it is random."""
+
+    name, agents, groups = "test/told", ("a", "b"), ("team", "team")
+    obs_sizes, state_size, action_space, horizon, terminates = (1, 1), 1, Discrete((3, 3)), 4, False
+
+    def reset(self, key):
+        return jnp.float32(1.0), self._timestep(jnp.float32(0.0))
+
+    def step(self, key, state, action):
+        return 1.37 * state, self._timestep(state * (action[0] + 4.1 * action[1]))
+
+    def _timestep(self, reward):
+        no, yes = jnp.bool_(False), jnp.ones((2, 3), bool)
+        return TimeStep(jnp.zeros((2, 1)), jnp.zeros(1), yes, jnp.full(2, reward), no, no, yes[:, 0], {})
+
+
+FILES = {**MODULES, "qmix": qmix, "pqn": pqn, "maddpg": maddpg, "masac": masac}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_two_updates_of_the_same_parameters_draw_other_actions(name):
+    module = FILES[name]
+    sizes = {"num_envs": 2, "rollout_length": 4, "batch_size": 2, "buffer_size": 32, "minibatches": 1}
+    options = {field.name for field in dataclasses.fields(module.Config)}
+    algorithm = module.make(
+        module.Config(**{key: size for key, size in sizes.items() if key in options}), TimeLimit(Told())
+    )
+    hypers = module.Hypers(**({"eps_end": 1.0, "eps_start": 1.0} if module in (qmix, pqn) else {}))
+
+    @jax.jit
+    def update(state):
+        after, metrics = algorithm.update(state, hypers)
+        going_on = {key: getattr(after, key) for key in ("key", "env_state", "timestep", "updates")}
+        return state.replace(**going_on), metrics["episode_return"]
+
+    state, returns = jax.jit(algorithm.init)(jax.random.PRNGKey(0), hypers), []
+    for _ in range(3):
+        state, played = update(state)
+        returns.append(float(played))
+    assert len(set(returns)) == 3
