@@ -178,6 +178,7 @@ def draw_curves(
     living = _whole(returns)
     lost = f" ({(~living).sum()} of them diverged, left out)" if not living.all() else ""
     note = f"IQM over {len(returns)} populations of {members} members{lost}, 95 % bootstrap interval; thin: each one"
+    note += "; means are of members that live" if not np.isfinite(returns[living]).all() else ""
     axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
     _save(figure_, path)
 
@@ -190,6 +191,7 @@ def closing_table(entries: Sequence[dict[str, Any]], members: int, objective: st
     _, returns = curves(entries, members, objective)
     whole = _whole(returns)
     lost = f" ({(~whole).sum()} diverged)" if not whole.all() else ""
+    dead = int((~np.isfinite(returns[whole][..., -1:])).sum())  # members that are in no mean of the last evaluation
     absolute = [
         np.mean(values)
         for entry in best_of_populations(entries, members, objective)
@@ -204,11 +206,12 @@ def closing_table(entries: Sequence[dict[str, Any]], members: int, objective: st
             table.append([name, f"{len(returns)} of {members}{lost}", *["-"] * (5 + len(more))])
             continue
         low, high = bootstrap(values[:, -1])
+        left_out = f" ({dead} members diverged)" if dead and name == "its mean" else ""
         score = f"{iqm(np.array(absolute)):.2f}" if absolute and name.startswith("best") else "-"
         table.append(
             [
                 name,
-                f"{len(returns)} of {members}{lost}",
+                f"{len(returns)} of {members}{lost}{left_out}",
                 f"{iqm(values[:, 0]):.2f}",
                 f"{iqm(values[:, -1]):.2f}",
                 f"{low:.2f} .. {high:.2f}",

@@ -91,6 +91,14 @@ def test_the_closing_table_ranks_the_living_and_counts_the_diverged():
     assert len(report.closing_table([entry(10, range(20))], many, np.zeros(20, bool))) == 1 + report.SHOWN
 
 
+def test_points_are_ranked_by_the_last_evaluation_of_runs_with_every_evaluation():
+    """The first run of lr=0.3 has a NaN in its first evaluation, and came to most."""
+    entries = [entry(10, [5, 5, 1, 1, np.nan, 0]), entry(20, [1, 1, 5, 5, 99, 0])]
+    table = report.closing_table(entries, axis([0.1, 0.2, 0.3], 2), np.zeros(6, bool))
+    assert column(table, "sweep point") == ["lr=0.2", "lr=0.1", "lr=0.3"]
+    assert column(table, "last") == column(table, "best run") == ["5.00", "1.00", "0.00"]
+
+
 def test_the_closing_table_is_of_the_objective_and_shows_every_team():
     runs = axis([0.1, 0.2], 1)
     teams = {"episode_return/adversary": [1, 2], "episode_return/agent": [-7, -9], "win_rate": [0.5, 0.25]}
@@ -170,7 +178,7 @@ def test_populations_are_judged_by_the_objective(monkeypatch, tmp_path):
     assert table[0] == ["", "populations", "first", "last", "95 %", "best", "absolute", "return"]
     best, mean = table[1:]
     assert best == ["best of a population", "2 of 3", "6.00", "6.00", "6.00 .. 6.00", "6.00", "12.50", "2.50"]
-    assert mean[2:4] == ["5.00", "5.25"]
+    assert mean[1:4] == ["2 of 3 (1 members diverged)", "5.00", "5.25"]
     assert mean[6:] == ["-", "3.25"]  # the diverged member is in no mean: (6 + 5 + 4) / 3 and (1 + 2) / 2
     assert lineage.closing_table(evolved(), 3)[1][2] == "6.00"  # of the returns: 9 and 3
     lost = [one | {"diverged": [3, 4, 5]} for one in evolved()]
@@ -181,6 +189,9 @@ def test_populations_are_judged_by_the_objective(monkeypatch, tmp_path):
     assert shown["axis"] == "episode return: adversary (greedy evaluation)"
     assert "2 populations of 3 members (1 of them diverged, left out)" in shown["note"]
     np.testing.assert_array_equal(shown["lines"]["best of a population"], [3, 6])
+    assert "members that live" not in shown["note"]
+    shown = drawn(monkeypatch, lambda: lineage.draw_curves(tmp_path / "c.png", evolved(), 3, "x", objective))
+    assert shown["note"].endswith("; means are of members that live")
 
 
 def test_the_best_run_lives_and_has_the_most_of_the_objective(tmp_path):
