@@ -469,6 +469,13 @@ def test_migrants_by_hand():
     assert (new.parent[:, [5, 6]] == [0, 1]).all()
 
 
+def test_sub_populations_draw_their_winners_apart():
+    before = population().replace(generation=jnp.ones(MEMBERS, jnp.int32))
+    new = generations(MfPbt(frequencies=(1, 2)), np.tile(np.arange(20), 2), count=20, before=before)
+    drawn = new.parent.reshape(20, 2, 20)[:, :, :5] % 20
+    assert (drawn[:, 0] != drawn[:, 1]).any(axis=1).mean() > 0.9
+
+
 def test_a_migrant_s_learning_rate_that_changes_forgets_the_moments():
     """It has the moments of its parent and the values of another."""
     scheme = MfPbt(frequencies=(1, 2), winners=0.25, migrants=0.25, reset_optimiser=True)
@@ -646,3 +653,5 @@ def test_weights_and_members_that_are_not_said():
     np.testing.assert_allclose(made.weights, (0.5, 0.0, 0.25, 0.0, 0.25))
     elastic = make_rules(Tournament(), None, ALGORITHM, Hypers(), elastic=True, mutable=False)
     np.testing.assert_allclose(elastic.weights, (0.4, 0.2, 0.2, 0.0, 0.2))
+    for scheme, least in ((Tournament(), 2), (MfPbt(), 4)):
+        assert make_rules(scheme, least, ALGORITHM, Hypers(), elastic=False, mutable=False).population == least
