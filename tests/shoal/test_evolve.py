@@ -125,6 +125,7 @@ def test_kinds_of_mutation_come_as_their_weights_say():
     for kind, expected in zip(MUTATIONS, (0.5, 0.0, 0.125, 0.0, 0.375), strict=True):
         share = (new.kind == kind).mean()
         assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / new.kind.size) + 1e-9, kind
+    assert (new.changed[new.kind != Kind.HYPER] == NOBODY).all()
 
 
 def test_one_hyperparameter_moves_by_a_factor_within_its_range():
@@ -339,11 +340,15 @@ def test_before_the_burn_in_is_over_pbt_replaces_the_lost_alone():
 
 
 def test_pbt_draws_anew_from_the_ranges():
-    new = generations(Pbt(resample=1.0, reset_optimiser=True), np.arange(MEMBERS))
+    how = rules(Pbt(resample=1.0, reset_optimiser=True))
+    how = dataclasses.replace(how, ranges=RANGES | {"gamma": Range(0.5, 0.9, False)})
+    evolved = jax.jit(jax.vmap(lambda key: evolve(key, population(), jnp.arange(MEMBERS), how)))
+    new = jax.device_get(evolved(jax.random.split(jax.random.PRNGKey(1), KEYS)))
     drawn = new.kind == Kind.EXPLORE
     place = np.log(new.hypers.lr[drawn] / 1e-4) / np.log(100)  # uniform in the logarithm
     np.testing.assert_allclose(np.quantile(place, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.05)
     np.testing.assert_allclose(np.quantile(new.hypers.ent_coef[drawn], [0.1, 0.5, 0.9]), [0.01, 0.05, 0.09], atol=0.005)
+    np.testing.assert_allclose(np.quantile(new.hypers.gamma[drawn], [0.0, 0.5, 1.0]), [0.5, 0.7, 0.9], atol=0.02)
     moments = jax.tree.leaves(new.inherited["opt_state"])[0].reshape(*drawn.shape, -1)
     assert (moments[drawn] == 0).all()
     assert (moments[~drawn] == 1).all()
@@ -504,6 +509,10 @@ def test_a_quarter_is_drawn_anew_from_the_whole_range():
         place[name] = np.log(value / low) / np.log(high / low) if log else (value - low) / (high - low)
         assert abs(drawn[name].mean() - 0.25) < 0.03
         assert abs((ratio[~drawn[name]] > 1).mean() - 0.5) < 0.03
+        by_key = np.where(drawn[name], np.nan, ratio > 1).reshape(KEYS, -1)  # each member draws for itself
+        assert (np.nanmin(by_key, axis=1) < np.nanmax(by_key, axis=1)).mean() > 0.95
+        assert (np.ptp(drawn[name].reshape(KEYS, -1).astype(int), axis=1) == 1).mean() > 0.95
+        assert len(np.unique(place[name][drawn[name]])) > 0.9 * drawn[name].sum()
         within = np.sort(place[name][drawn[name]])
         np.testing.assert_allclose(within, np.linspace(0, 1, len(within)), atol=0.05)  # Kolmogorov-Smirnov
     for one, other in (("lr", "critic_lr"), ("lr", "ent_coef"), ("critic_lr", "ent_coef")):
@@ -557,6 +566,21 @@ def test_as_many_pass_a_rung_as_the_paper_s_say(members, reduction, pass_):
     assert ((new.kind == Kind.KEPT) == (fitness >= members - pass_)).all()
 
 
+def test_who_is_lost_between_rungs_ends_at_once():
+    scheme = Halving(rounds=20, reduction=3)
+    before = prepared(scheme, 6)
+    before = before.replace(memory=before.memory.replace(age=jnp.ones(6, jnp.int32)))  # the next rung is at 3
+    new = generations(scheme, [0, 1, np.nan, 3, 4, 5], count=2, before=before)
+    assert ((new.kind == Kind.FRESH) == (np.arange(6) == 2)).all()
+    assert (new.memory.age == [2, 2, 0, 2, 2, 2]).all()
+
+
+def test_rungs_are_those_that_a_training_comes_to():
+    """A selection stands before every round but the first."""
+    for rounds, every, ages in ((10, 1, [1, 3, 9]), (9, 1, [1, 3]), (10, 2, [1, 3]), (1, 1, [1]), (6, 2, [1])):
+        assert rungs(Halving(rounds=rounds, every=every, reduction=3)).tolist() == ages
+
+
 def test_all_that_tie_pass_a_rung():
     fitness = np.array([1.0, 1, 1, 0, 0, 0])
     new = generations(Halving(reduction=3), fitness, count=2, before=prepared(Halving(), 6))
@@ -593,19 +617,20 @@ def test_runs_that_fill_up_the_devices_do_not_evolve():
 
 
 def test_the_first_values_are_the_recipe_s_and_draws_from_the_whole_range():
-    how = rules(Pbt(), members=4000)
+    ranges = RANGES | {"gamma": Range(0.5, 0.9, False)}
+    how = dataclasses.replace(rules(Pbt(), members=4000), ranges=ranges)
     first = first_values(how, Hypers(ent_coef=0.5), seeds=[3, 4])
     again = first_values(how, Hypers(ent_coef=0.5), seeds=[4])
-    columns = [np.array(getattr(first, name)).reshape(2, 4000) for name in RANGES]
-    np.testing.assert_array_equal([column[:, 0] for column in columns], np.float32([[1e-3] * 2, [1e-3] * 2, [0.1] * 2]))
-    for name, column in zip(RANGES, columns, strict=True):
-        low, high, log = RANGES[name]
+    columns = [np.array(getattr(first, name)).reshape(2, 4000) for name in ranges]
+    for column, value in zip(columns, (1e-3, 1e-3, 0.1, 0.9), strict=True):
+        assert (column[:, 0] == np.float32(value)).all()  # the recipe's, or the nearest end
+    for name, column in zip(ranges, columns, strict=True):
+        low, high, log = ranges[name]
         place = np.log(column / low) / np.log(high / low) if log else (column - low) / (high - low)
         np.testing.assert_allclose(np.sort(place[:, 1:]), [np.linspace(0, 1, 3999)] * 2, atol=0.04)
         assert len(np.unique(column[:, 1:])) > 7900  # populations of other seeds have other draws
         np.testing.assert_array_equal(column[1], getattr(again, name))  # whatever else is trained
     assert abs(np.corrcoef(columns[0][0], columns[1][0])[0, 1]) < 0.06
-    assert (first.gamma == np.float32(0.99)).all()
     recipe = first_values(rules(Pbt(start="recipe"), members=4), Hypers(ent_coef=0.5, lr=1.0), seeds=[3])
     assert (recipe.lr == np.float32(1e-2)).all() and (recipe.ent_coef == np.float32(0.1)).all()  # the nearest end
 
