@@ -292,6 +292,8 @@ def test_no_key_is_used_twice(scheme):
     how, before = rules(scheme, weights=(1, 1, 1, 1, 1)), prepared(scheme)
     with jax.debug_key_reuse(True):
         jax.eval_shape(jax.jit(lambda key: evolve(key, before, jnp.arange(MEMBERS), how)), jax.random.key(0))
+        matrices = {name: jnp.ones((1, 2, 3)) for name in "abc"}
+        jax.eval_shape(jax.jit(lambda key: add_noise(key, matrices, Noise())), jax.random.key(0))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.scheme)
