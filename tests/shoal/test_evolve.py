@@ -16,6 +16,7 @@ from shoal.algorithm import Acting, Algorithm
 from shoal.config import hyper
 from shoal.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs, share_of
 from shoal.generations import select
+from shoal.networks import LIVING
 from shoal.schemes import (
     Growth,
     Halving,
@@ -160,13 +161,14 @@ def test_factors_are_the_scheme_s_own():
 
 def test_noise_on_parameters_is_as_often_and_as_strong_as_said():
     params = {name: jnp.full((1, 100, 100), 2.0) for name in "abcd"} | {"bias": jnp.ones((1, 100))}
+    params[LIVING] = jnp.ones((1, 2, 100))
     keys = jax.random.split(jax.random.PRNGKey(0), 100)
 
     def noisy(noise: Noise) -> Any:
         return jax.device_get(jax.jit(jax.vmap(lambda key: add_noise(key, params, noise)))(keys))
 
     new = noisy(Noise())
-    assert (new["bias"] == 1.0).all()
+    assert (new["bias"] == 1.0).all() and (new[LIVING] == 1.0).all()  # neither biases nor architectures
     matrices = np.stack([new[name] for name in "abcd"], axis=1)[:, :, 0]  # [keys, 4, 100, 100]
     touched = (matrices != 2.0).any(axis=(-1, -2))
     assert touched.any(axis=1).all()  # one at least
