@@ -84,7 +84,7 @@ def main() -> None:
         folder, words = read(sys.argv[1:])
         training = shoal.load(folder, words["import"] or None)
         tell(export(training, words["run"], words["which"], words["out"] or None, words["jax"] == "true"))
-    except UserError as error:
+    except (UserError, OSError) as error:
         fail(error)
 
 

@@ -78,7 +78,7 @@ def main() -> None:
         longest = max(map(len, strips))
         held = [np.concatenate([frames, np.repeat(frames[-1:], longest - len(frames), axis=0)]) for frames in strips]
         print(drawing.save(np.concatenate(held, axis=2), out, options.fps))
-    except UserError as error:
+    except (UserError, OSError) as error:
         fail(error)
 
 

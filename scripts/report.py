@@ -20,7 +20,7 @@ from typing import Any
 from shoal import figures, results, writing
 from shoal.page import page
 from shoal.summary import summarise
-from shoal.words import Parser, number
+from shoal.words import Parser, fail, number
 
 
 def write(folder: Path, found: results.Results, title: str, animations: int) -> None:
@@ -71,7 +71,10 @@ def main() -> int:
         "--animations", type=number(int, 0, 1000), default=3, help="tasks of which the best policy is shown; 0 for none"
     )
     options = parser.parse_args()
-    found = results.read(options.what)
+    try:
+        found = results.read(options.what)
+    except OSError as error:  # such as a name that is too long
+        fail(error)
     if not found.cells:
         for note in found.notes[:-1] if len(found.notes) > 1 else []:
             print(note, file=sys.stderr)
@@ -85,9 +88,10 @@ def main() -> int:
         print(note, file=sys.stderr)
     try:
         write(out, found, title, options.animations)
-    except OSError as error:
-        print(f"error: {out}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 1
+    except ValueError as error:
+        if not hasattr(error, "code"):  # an envs.base.Fault, whose module brings JAX along
+            raise
+        fail(error)
     for note in found.notes[read:]:
         print(note, file=sys.stderr)
     print(out / "report.html")

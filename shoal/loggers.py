@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
 import time
@@ -66,6 +67,7 @@ class Wandb:
         except ImportError as error:
             raise UserError("logger=wandb: the package wandb is not installed; pip install wandb") from error
         os.environ.setdefault("WANDB_SILENT", "true")
+        logging.raiseExceptions = False  # wandb logs to files, and a full disk would print a stack trace for each line
         self.settings, self.folder, self.config, self.table, self.name = settings, folder, dict(config), runs, name
         self.wandb = wandb
         self.started: dict[int | None, Any] = {}  # by the run's number; None is all of them

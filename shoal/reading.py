@@ -80,7 +80,7 @@ def opened(path: Path, most: int) -> Iterator[BinaryIO]:
 def text(path: Path, most: int) -> str:
     """What a file says."""
     with opened(path, most) as file:
-        data = file.read(most)
+        data = file.read(os.fstat(file.fileno()).st_size)  # not `most`: so much would be set aside for it
     try:
         return data.decode()
     except UnicodeDecodeError as error:

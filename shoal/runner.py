@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import resource
 import signal
 import sys
 import time
@@ -88,6 +89,8 @@ RUN_LONG: dict[str, Any] = {
 PARENT = "SHOAL_PARENT"  # the process that a training ends with, if it says so
 WORTH_SAYING = 2**28  # bytes: what a training takes is told from here on, to a terminal always
 GO_ON = 75  # exit code of a training that a signal has stopped: the same command with resume=auto goes on (EX_TEMPFAIL)
+ADDRESS_SPACE = 1.9e9  # bytes that a small training takes up on two cores
+NO_THREAD = "can't start new thread"
 LONG = 30.0  # seconds: what schedulers leave a process to end in
 PACKAGES = (
     "jax",
@@ -98,7 +101,6 @@ PACKAGES = (
     "flashbax",
     "jaxmarl",
     "brax",
-    "orbax-checkpoint",
     "numpy",
     "shoal",
 )
@@ -362,17 +364,20 @@ def run(
     which a resumed training lays over the configuration that it was started with; ``callbacks`` are called before those
     that the configuration names.
     """
+    check_address_space()
     enable_compilation_cache()
     hosts.join(cfg.distributed)
     given = [user_callbacks.made(callback) for callback in callbacks]
     if cfg.resume == "auto":
-        cfg.resume = found_training(cfg, folder, overrides)
+        with writing.faults(folder or cfg.run.dir, "read"):
+            cfg.resume = found_training(cfg, folder, overrides)
     new = cfg.resume is None
     folder = Path(hosts.agree_on(str(folder or cfg.run.dir))) if new else Path(cfg.resume)
     if new:
         hosts.all_or_none(lambda: refuse_taken(folder))
     else:
-        cfg = resumed_config(folder, cfg, overrides)
+        with writing.faults(folder, "read"):
+            cfg = resumed_config(folder, cfg, overrides)
     plan = make_plan(make, config_type, hypers_type, cfg, folder)
     named = [user_callbacks.find(word) for word in cfg.callbacks]
     with ExitStack() as stack:
@@ -387,10 +392,21 @@ def run(
             train(plan, logger, [*given, *named] if hosts.leads() else [])
         except jax.errors.JaxRuntimeError as error:
             raise stopped_on_host(plan) or error from None
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and NO_THREAD not in str(error):
+                raise
+            raise Fault(f"{error or 'no memory'}: too little memory or too few threads (ulimit -v, -u)") from error
         except Fault as error:
             begun = (folder / "config.yaml").is_file()
             raise Fault(f"{error}{f'; with that mended resume={folder} goes on' * begun}") from error
     return folder
+
+
+def check_address_space() -> None:
+    """Refuse a limit under which XLA's threads would end the process without a word."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        raise Fault(f"the address space is limited to {limit / 1e9:.1f} GB (ulimit -v); JAX needs 2 GB at least")
 
 
 def refuse_taken(folder: Path) -> None:

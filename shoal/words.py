@@ -32,11 +32,12 @@ def unknown(word: str, known: Sequence[str]) -> UserError:
 
 def fail(error: Exception | str) -> NoReturn:
     """Tell the user in one line, whatever letters a word has, and end: 2 for a mistake, 1 for a fault."""
-    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(error))
+    said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in said)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
     print(f"error: {text}", file=sys.stderr)
-    sys.exit(getattr(error, "code", 2))
+    sys.exit(getattr(error, "code", 1 if isinstance(error, OSError) else 2))
 
 
 def readable(words: Iterable[str]) -> None:

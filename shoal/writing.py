@@ -15,14 +15,14 @@ LINK = "is a symbolic link, and nothing is written through one"
 
 
 @contextmanager
-def faults(path: str | Path) -> Iterator[None]:
+def faults(path: str | Path, verb: str = "written") -> Iterator[None]:
     """Turn an ``OSError`` into an :class:`envs.base.Fault` that names ``path``."""
     try:
         yield
     except OSError as error:
         from envs.base import Fault  # imports JAX, which a table needs not
 
-        raise Fault(f"{path}: cannot be written ({LINK if error.errno == errno.ELOOP else reason(error)})") from error
+        raise Fault(f"{path}: cannot be {verb} ({LINK if error.errno == errno.ELOOP else reason(error)})") from error
 
 
 def reason(error: OSError) -> str:
