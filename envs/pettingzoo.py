@@ -7,8 +7,11 @@ it. ``envs.host`` says what their states can and cannot do.
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import chex
@@ -131,6 +134,18 @@ def module_path(task: str) -> str:
     if not all(part.isidentifier() for part in path.split(".")):
         raise UserError(f"env={FAMILY}/{task}: name a module, as {FAMILY}/sisl.multiwalker_v9")
     return path
+
+
+def own_module(name: str) -> str | None:
+    """The module that an environment's name would import, if it is neither PettingZoo's nor imported already."""
+    family, _, task = name.partition("/")
+    if family != FAMILY:
+        return None
+    path = module_path(task)
+    spec = importlib.util.find_spec(FAMILY)
+    places = [Path(place, *path.split(".")) for place in (spec.submodule_search_locations or ())] if spec else []
+    inside = any(place.with_name(f"{place.name}.py").is_file() or (place / "__init__.py").is_file() for place in places)
+    return None if inside or spec is None or path in sys.modules else path
 
 
 def factory(task: str) -> Callable[..., Env]:

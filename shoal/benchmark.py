@@ -27,14 +27,13 @@ import jax
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 import envs
 from envs.base import UserError
-from shoal import config, cost, runner, sharding, writing
+from shoal import config, cost, reading, runner, sharding, writing
 from shoal.config import CONFIG_DIR, setting
 from shoal.progress import human
-from shoal.records import EVALUATIONS, METRICS, diverged_runs, objective_of, short_name
+from shoal.records import EVALUATIONS, METRICS, diverged_runs, objective_of, short_name, whole_lines
 from shoal.words import as_text, nearest, readable, unknown
 
 SHIPPED = Path(CONFIG_DIR) / "benchmark"
@@ -168,12 +167,12 @@ def _file(name: str) -> DictConfig:
         known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.yaml")))
         raise UserError(f"benchmark={name}: no such file; a path of a YAML file, or one of {known}")
     try:
-        tree = OmegaConf.load(path)
+        tree = OmegaConf.create(reading.yaml_file(path, aliases=True))
         if not isinstance(tree, DictConfig):
             raise UserError(f"{path}: not a benchmark; it must have algorithms and tasks")
         tree.setdefault("name", path.stem)
         return OmegaConf.merge(OmegaConf.structured(Benchmark), tree)  # type: ignore[return-value]
-    except (OmegaConfBaseException, YAMLError) as error:
+    except OmegaConfBaseException as error:
         raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
 
 
@@ -270,7 +269,7 @@ def plan(cell: Cell) -> Planned:
     except Exception as error:  # a file of the user's: its own training will say more
         return Planned(cell, "new", f"cannot be planned: {type(error).__name__}: {error}")
     steps = made.steps_per_chunk * made.chunks
-    done = _done(cell, cfg, made)
+    done = _done(cell, cfg, made, module)
     state = "finished" if ended(cell.folder, steps, made.batches) else "begun" if done else "new"
     seconds, memory = (0.0, 0.0) if state == "finished" else estimate(made)
     available = runner.available_memory()
@@ -282,19 +281,19 @@ def plan(cell: Cell) -> Planned:
     return Planned(cell, state, "", len(made.runs), made.batches, steps, done, seconds, memory)
 
 
-def _done(cell: Cell, cfg: DictConfig, made: runner.Plan) -> float:
+def _done(cell: Cell, cfg: DictConfig, made: runner.Plan, module: ModuleType) -> float:
     """The share of a cell that its folder holds, after checking that it holds the same training."""
-    path = cell.folder / "config.yaml"
-    if not path.exists():
+    if not (cell.folder / "config.yaml").exists():
         return 0.0
-    before: Any = OmegaConf.to_container(config.complete(OmegaConf.load(path)))  # type: ignore[arg-type]
+    saved = config.complete(cell.folder, config.saved_settings(cell.folder), module.Config, module.Hypers)
+    before: Any = OmegaConf.to_container(saved)
     now: Any = OmegaConf.to_container(cfg, resolve=True)
     for key in sorted(_leaves(before) | _leaves(now)):
         old, new = OmegaConf.select(OmegaConf.create(before), key), OmegaConf.select(OmegaConf.create(now), key)
         if old != new and not any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER):
             raise UserError(f"{cell.folder}: was begun with {key}={old}, not {new}; dir=<folder> starts anew")
-    chunks = math.ceil(made.algorithm.num_updates / before["updates_per_chunk"])  # a begun training keeps their size
-    return checkpointed(cell.folder) / chunks / made.batches
+    size = before.get("updates_per_chunk") or made.updates_per_chunk  # a begun training keeps their size
+    return checkpointed(cell.folder) / math.ceil(made.algorithm.num_updates / size) / made.batches
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> set[str]:
@@ -321,15 +320,20 @@ def ended(folder: Path, steps: int, batches: int) -> bool:
 def evaluations(folder: Path) -> list[dict[str, Any]]:
     """What a training has evaluated so far; a line that a killed process left half is passed over."""
     entries = []
-    with contextlib.suppress(OSError):
-        for line in (folder / EVALUATIONS).read_text().splitlines():
+    with contextlib.suppress(UserError):
+        for line in whole_lines(folder / EVALUATIONS):
             with contextlib.suppress(ValueError):
-                entries.append(json.loads(line))
+                entries.append(reading.evaluation(line))
     return entries
 
 
 def estimate(made: runner.Plan) -> tuple[float, float]:
     """Seconds and bytes that a training will take, from the trace of one run's chunk."""
+    with runner.in_precision(made.settings.precision):
+        return _estimate(made)
+
+
+def _estimate(made: runner.Plan) -> tuple[float, float]:
     evaluation = made.settings.evaluation
     state, hypers = made.shapes_of_one()
 
@@ -389,7 +393,7 @@ class Tick(NamedTuple):
 def look(folder: Path) -> Tick | None:
     """The last whole row of a training's ``metrics.csv``; None before the first."""
     try:
-        with (folder / METRICS).open("rb") as file:
+        with reading.opened(folder / METRICS, reading.RECORDS) as file:
             header = file.readline().decode().rstrip("\n").split(",")
             start = file.tell()
             file.seek(0, os.SEEK_END)
@@ -411,7 +415,8 @@ def train(one: Planned, watch: Callable[[Tick], None] | None = None, stop: Any =
         begun = (cell.folder / "config.yaml").exists()
         # A training that was killed before its first checkpoint starts again from the beginning of the same folder.
         place = [f"resume={cell.folder}"] if begun else [f"run.dir={cell.folder}"]
-        free = [w for w in cell.words if w.split("=")[0] in ("total_steps", "logger")] if begun else list(cell.words)
+        again = ("total_steps", "logger", "callbacks", "env")  # code is named again (docs/guide.md)
+        free = [w for w in cell.words if w.split("=")[0] in again] if begun else list(cell.words)
         target = [cell.algorithm] if cell.algorithm.endswith(".py") else ["-m", "baselines", cell.algorithm]
         command = [sys.executable, *target, *free, *place]
         with (cell.folder / LOG).open("a") as log:
@@ -511,8 +516,8 @@ def note(folder: Path, cell: Cell, outcome: Outcome) -> None:
 def status(folder: Path) -> dict[str, Outcome]:
     """What became of the cells that have been trained."""
     try:
-        return {label: Outcome(**fields) for label, fields in json.loads((folder / STATUS).read_text()).items()}
-    except (OSError, ValueError, TypeError):
+        return {label: Outcome(**fields) for label, fields in reading.json_file(folder / STATUS).items()}
+    except (ValueError, TypeError, AttributeError):
         return {}
 
 

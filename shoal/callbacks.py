@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from omegaconf import DictConfig
 
 from envs.base import UserError
 from shoal.config import validate
-from shoal.files import import_file
+from shoal.files import import_named
 from shoal.words import pasted
 
 if TYPE_CHECKING:
@@ -85,15 +84,7 @@ def find(word: str) -> Any:
     place, _, name = word.rpartition(":")
     if not place or not name:
         raise UserError(f"callbacks={word}: write path/to/file.py:Name or package.module:Name")
-    if place.endswith(".py"):
-        module = import_file(place, "callbacks=")
-    else:
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-                raise
-            raise UserError(f"callbacks={word}: no module {error.name}") from error
+    module = import_named(place, "callbacks=")
     if not hasattr(module, name):
         raise UserError(f"callbacks={word}: {place} has no {name}")
     return made(getattr(module, name))

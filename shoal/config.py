@@ -35,7 +35,7 @@ from omegaconf.errors import OmegaConfBaseException
 import config as config_package
 import envs
 from envs.base import UserError
-from shoal import records
+from shoal import reading, records
 from shoal.files import import_file
 from shoal.words import as_text, fail, nearest, pasted, readable, unknown
 
@@ -191,6 +191,20 @@ def sweep_schema(hypers_type: type) -> type:
 def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
     """Tell Hydra of the schema and of every registered environment and logger."""
     OmegaConf.register_new_resolver("slug", lambda name: name.replace("/", "."), replace=True)
+    schema = _schema(config_type, hypers_type, name)
+    store = ConfigStore.instance()
+    store.store(name="schema", node=schema)
+    for name in envs.list():
+        family, task = name.split("/")
+        store.store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
+    for name, scheme in _schemes().items():
+        store.store(group="evolve", name=name, node=scheme)
+    for name in LOGGERS:
+        store.store(group="logger", name=name, node=Logger(name=name))
+
+
+def _schema(config_type: type, hypers_type: type, name: str) -> DictConfig:
+    """All settings of an algorithm file, with their types and defaults."""
     plain_hypers = dataclasses.make_dataclass(
         "Hypers", [(f.name, float, setting(f.default, **_limits(f))) for f in dataclasses.fields(hypers_type)]
     )
@@ -202,15 +216,7 @@ def _register_schema(config_type: type, hypers_type: type, name: str) -> None:
     schema = OmegaConf.structured(Settings(recipe=name))
     schema.algo, schema.hypers = algo_node, OmegaConf.structured(plain_hypers)
     schema.sweep = OmegaConf.structured(sweep_schema(hypers_type))
-    store = ConfigStore.instance()
-    store.store(name="schema", node=schema)
-    for name in envs.list():
-        family, task = name.split("/")
-        store.store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
-    for name, scheme in _schemes().items():
-        store.store(group="evolve", name=name, node=scheme)
-    for name in LOGGERS:
-        store.store(group="logger", name=name, node=Logger(name=name))
+    return schema
 
 
 def _schemes() -> dict[str, type]:
@@ -319,11 +325,36 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
             raise UserError(f"{where}.{name}{value}: counts only with algo.elastic_batches=true")
 
 
-def complete(saved: DictConfig) -> DictConfig:
-    """The configuration that a folder holds, with what has since become a setting at its default."""
-    defaults = OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(Settings)))
-    defaults.evaluation.objective = records.objective_of(saved)
-    return OmegaConf.merge(defaults, saved)  # type: ignore[return-value]
+def saved_settings(folder: Path) -> DictConfig:
+    """What the ``config.yaml`` of a folder says."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"{folder}: no config.yaml there; name the folder that a training left behind")
+    return OmegaConf.create(reading.settings(path))
+
+
+def complete(folder: Path, saved: DictConfig, config_type: type, hypers_type: type) -> DictConfig:
+    """The configuration that a folder holds, checked; what has since become a setting is at its default.
+
+    Settings that are no longer there stay, as names without a meaning.
+    """
+    schema = _schema(config_type, hypers_type, "")
+    schema.run.dir = ""
+    schema.evaluation.objective = records.objective_of(saved)
+    try:
+        scheme = _schemes().get(str(OmegaConf.select(saved, "evolve.scheme", default="none")))
+        schema.evolve = OmegaConf.structured(scheme or _schemes()["none"])
+        for node in (schema, *schema.values(), *schema.algo.values()):
+            if isinstance(node, DictConfig):
+                OmegaConf.set_struct(node, False)
+        settings = OmegaConf.merge(schema, saved)
+        assert isinstance(settings, DictConfig)
+        check_settings(settings, config_type, hypers_type)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{folder}/config.yaml: {one_line(error)}") from error
+    except UserError as error:
+        raise UserError(f"{folder}/config.yaml: {error}") from error
+    return settings
 
 
 def _compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+
+
+def import_named(word: str | Path, where: str = "") -> ModuleType:
+    """The module that a user names: ``path/to/file.py``, or ``package.module``."""
+    if str(word).endswith(".py") or not all(part.isidentifier() for part in str(word).split(".")):
+        return import_file(word, where)
+    try:
+        return importlib.import_module(str(word))
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{word}.".startswith(f"{error.name}."):
+            raise
+        from envs.base import UserError
+
+        raise UserError(f"{where}{word}: no module {error.name}") from error
 
 
 def import_file(path: str | Path, where: str = "") -> ModuleType:

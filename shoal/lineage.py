@@ -8,7 +8,6 @@ round, of all populations. Nothing here needs JAX.
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from shoal import writing
+from shoal import reading, writing
 from shoal.records import LINEAGE, RETURN, figure, whole_lines
 from shoal.report import others, words, write_evaluations
 from shoal.statistics import bootstrap, iqm
@@ -69,10 +68,12 @@ def rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: in
 
 def read(folder: Path) -> pd.DataFrame:
     """``lineage.csv`` as a table; a fitness of minus infinity is that of a member that diverged."""
-    import pandas as pd
-
-    text = "".join(whole_lines(folder / LINEAGE))
-    return pd.read_csv(io.StringIO(text), keep_default_na=False, na_values={"parent": [""], "fitness": [""]})
+    kinds = dict.fromkeys(ABOUT, int) | {"parent": float, "mutation": str, "changed": str, "fitness": float}
+    lines = whole_lines(folder / LINEAGE)
+    if not lines:
+        raise reading.mistake(f"{folder / LINEAGE}: there is no round in it yet")
+    empty = {"parent": [""], "fitness": [""]}
+    return reading.table(folder / LINEAGE, lines, kinds, keep_default_na=False, na_values=empty)
 
 
 def evolved(table: pd.DataFrame) -> list[str]:

@@ -283,10 +283,14 @@ def is_architecture(path: Any) -> bool:
 _compute = "float32"
 
 
-def compute_in(dtype: str) -> None:
-    """What networks compute in from now on, ``float32`` or ``bfloat16``; parameters and losses stay float32."""
+def compute_in(dtype: str) -> str:
+    """What networks compute in from now on, ``float32`` or ``bfloat16``; gives what it was before.
+
+    Parameters and losses stay float32.
+    """
     global _compute
-    _compute = dtype
+    before, _compute = _compute, dtype
+    return before
 
 
 def apply(module: nn.Module, params: Any, *inputs: Any) -> Any:

@@ -9,11 +9,12 @@ Nothing here needs JAX.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,8 +42,24 @@ KINDS: dict[str, type] = {  # what every training's configuration has
     "updates_per_chunk": int,
     "rounds_per_chunk": int,
     "callbacks": list,
+    "evaluation": dict,
+    "evaluation.objective": str,
+    "sweep.mode": str,
+    "sweep.num": int,
 }
-OPTIONAL = ("env.kwargs", "sweep", "evolve", "population", "updates_per_chunk", "rounds_per_chunk", "callbacks")
+OPTIONAL = (
+    "evaluation",
+    "evaluation.objective",
+    "sweep.mode",
+    "sweep.num",
+    "env.kwargs",
+    "sweep",
+    "evolve",
+    "population",
+    "updates_per_chunk",
+    "rounds_per_chunk",
+    "callbacks",
+)
 _FLOAT = re.compile(
     r"^(?:[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?)"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
@@ -177,13 +194,16 @@ def settings(path: Path) -> dict[str, Any]:
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is None and name in OPTIONAL:
+            tree.pop(name, None)  # it is at its default
             continue
         if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**31):
             allowed = {str: "text", int: "a whole number", dict: "settings", list: "a list"}[kind]
             raise mistake(f"{path}: is no training's configuration ({name}: {str(value)[:50]}: must be {allowed})")
     if not tree["seeds"] or "/" not in tree["env"]["name"] or tree.get("population") == 0:
         raise mistake(f"{path}: is no training's configuration (env.name, seeds or population)")
-    if (tree.get("evolve") or {}).get("scheme", "none") != "none" and not tree.get("population"):
+    if any(not isinstance(word, str) for word in tree.get("callbacks", [])):
+        raise mistake(f"{path}: is no training's configuration (callbacks: must be names)")
+    if tree.get("evolve", {}).get("scheme", "none") != "none" and not tree.get("population"):
         raise mistake(f"{path}: is no training's configuration (population: is missing)")
     return tree
 
@@ -216,3 +236,24 @@ def evaluations(path: Path, lines: list[str]) -> list[dict[str, Any]]:
         except ValueError as error:
             raise mistake(f"{path}: line {number} cannot be read ({_first_line(error)})") from error
     return entries
+
+
+def table(path: Path, lines: list[str], kinds: Mapping[str, type], **options: Any) -> Any:
+    """The lines of a CSV file as pandas' table; ``kinds`` are those of the columns that must be there."""
+    import pandas as pd
+
+    names = lines[0].rstrip("\n").split(",")
+    missing = [name for name in kinds if name not in names]
+    if missing or len(set(names)) < len(names):
+        raise mistake(
+            f"{path}: line 1 cannot be read (no column {missing[0]})"
+            if missing
+            else f"{path}: two columns have one name"
+        )
+    for number, line in enumerate(lines, 1):
+        if line.count(",") != len(names) - 1:
+            raise mistake(f"{path}: line {number} cannot be read (it has not {len(names)} values)")
+    try:
+        return pd.read_csv(io.StringIO("".join(lines)), dtype=kinds, **options)
+    except (ValueError, OverflowError) as error:
+        raise mistake(f"{path}: cannot be read ({_first_line(error)})") from error

@@ -33,6 +33,7 @@ from flax import struct
 from omegaconf import DictConfig, OmegaConf
 
 import envs
+from envs import pettingzoo
 from envs.base import Fault, UserError
 from envs.hashing import key_of, replace_stream
 from shoal import (
@@ -56,7 +57,7 @@ from shoal import (
 from shoal import callbacks as user_callbacks
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
 from shoal.callbacks import Hooks
-from shoal.config import INT32, SHARES, build, check_settings, complete
+from shoal.config import INT32, SHARES, build, check_settings, complete, saved_settings
 from shoal.evaluate import ABSOLUTE, evaluate
 from shoal.evolve import Kind
 from shoal.metrics import Table, chosen_objective, mean_over_updates
@@ -233,9 +234,26 @@ class Plan:
 
 
 def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
-    """Check a configuration against its environment and split its training into chunks."""
+    """:func:`open_plan` for a training that begins or goes on: on the devices that it asks for, in batches that fit."""
+    plan = open_plan(make, config_type, hypers_type, cfg, folder)
+    env, rules = plan.algorithm.env, plan.rules
+    if rules is not None and rules.scheme.every >= plan.chunks * plan.rounds_per_chunk and hosts.leads():
+        rounds = plan.chunks * plan.rounds_per_chunk
+        print(f"warning: evolve.every={rules.scheme.every}: nobody is selected in {rounds} rounds", file=sys.stderr)
+    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host, learners=cfg.learners)
+    if cfg.runs_per_batch == "auto":
+        members = rules.population if rules else 1
+        with in_precision(cfg.precision):
+            cfg.runs_per_batch = max(1, fitting(plan) // members) * members  # whole populations
+    return plan
+
+
+def open_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
+    """Check a configuration against its environment and split its training into chunks.
+
+    It changes nothing in this process: a folder from a machine with more devices can be opened here.
+    """
     check_settings(cfg, config_type, hypers_type)
-    set_precision(cfg.precision)
     kwargs = OmegaConf.to_container(cfg.env.kwargs, resolve=True)
     assert isinstance(kwargs, dict)
     try:
@@ -255,11 +273,7 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
         return evolving_plan(algorithm, hypers, values, cfg, folder)
     runs = sweep.expand(hypers, values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
     updates_per_chunk = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
-    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host, learners=cfg.learners)
-    plan = Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
-    if cfg.runs_per_batch == "auto":
-        cfg.runs_per_batch = fitting(plan)
-    return plan
+    return Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
 
 
 def fitting(plan: Plan) -> int:
@@ -325,14 +339,7 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
         member=np.tile(np.arange(members), len(seeds)),
     )
     updates, rounds = chunk_of_rounds(algorithm.num_updates, rules.scheme.rounds, cfg)
-    total = math.ceil(algorithm.num_updates / updates) * rounds
-    if rules.scheme.every >= total and hosts.leads():
-        print(f"warning: evolve.every={rules.scheme.every}: nobody is selected in {total} rounds", file=sys.stderr)
-    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=algorithm.env.host)
-    plan = Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
-    if cfg.runs_per_batch == "auto":
-        cfg.runs_per_batch = max(1, fitting(plan) // members) * members  # whole populations
-    return plan
+    return Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
 
 
 def chunk_of_rounds(num_updates: int, rounds: int, cfg: DictConfig) -> tuple[int, int]:
@@ -377,7 +384,7 @@ def run(
         hosts.all_or_none(lambda: refuse_taken(folder))
     else:
         with writing.faults(folder, "read"):
-            cfg = resumed_config(folder, cfg, overrides)
+            cfg = resumed_config(folder, cfg, overrides, config_type, hypers_type)
     plan = make_plan(make, config_type, hypers_type, cfg, folder)
     named = [user_callbacks.find(word) for word in cfg.callbacks]
     with ExitStack() as stack:
@@ -441,23 +448,25 @@ def found_training(cfg: DictConfig, folder: Path | None, overrides: list[str]) -
     return str(folder) if begun else None
 
 
-def set_precision(precision: DictConfig) -> None:
-    """What networks compute in, and how exactly matrices are multiplied."""
-    networks.compute_in(precision.activations)
-    matmul = None if precision.matmul == "default" else precision.matmul
-    jax.config.update("jax_default_matmul_precision", matmul)
+@contextmanager
+def in_precision(precision: DictConfig) -> Iterator[None]:
+    """What networks compute in, and how exactly matrices are multiplied, while a training is planned and runs."""
+    before = networks.compute_in(precision.activations)
+    try:
+        with jax.default_matmul_precision(None if precision.matmul == "default" else precision.matmul):
+            yield
+    finally:
+        networks.compute_in(before)
 
 
-def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictConfig:
+def resumed_config(
+    folder: Path, cfg: DictConfig, overrides: list[str], config_type: type, hypers_type: type
+) -> DictConfig:
     """The configuration of the training in ``folder``, with those overrides that may change on the way."""
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise UserError(f"resume={folder}: no config.yaml there; name the folder that a training left behind")
-    loaded = OmegaConf.load(path)
-    assert isinstance(loaded, DictConfig)
-    saved = complete(loaded)
+    saved = saved_settings(folder)
     if saved.file != cfg.file and saved.file and cfg.file:
         raise UserError(f"resume={folder}: is a training of baselines/{saved.file}.py, not of this file")
+    saved = complete(folder, saved, config_type, hypers_type)
     for word in overrides:
         key = word.lstrip("+").split("=", 1)[0]
         if key.startswith(("hydra", "launcher")):
@@ -466,16 +475,36 @@ def resumed_config(folder: Path, cfg: DictConfig, overrides: list[str]) -> DictC
         before = OmegaConf.select(saved, key)
         if key in ("runs_per_batch", "evaluation.objective") and value == "auto":
             continue  # stays as it was chosen
-        if key == "evolve":  # the scheme; words of their own change its settings
-            value, before = value.scheme, before.scheme
+        if key in ("evolve", "env"):  # a name; words of their own change the settings under it
+            name = "scheme" if key == "evolve" else "name"
+            value, before = value[name], before[name]
             if value == before:
                 continue
         if value != before and key.split(".")[0] not in FREE_TO_CHANGE:
             raise UserError(f"{word}: a resumed training cannot change this (it was {before}); start a new one instead")
         OmegaConf.update(saved, key, value)
+    check_code(folder, saved, cfg, overrides)
     saved.algo.total_steps = saved.total_steps
     OmegaConf.update(saved, "resume", str(folder))
     return saved
+
+
+def check_code(folder: Path, saved: DictConfig, cfg: DictConfig, overrides: list[str]) -> None:
+    """Refuse code that only the folder names: a stranger may have written its configuration."""
+    named = {word.lstrip("+").split("=", 1)[0] for word in overrides}
+    words = list(saved.callbacks)
+    if words and "callbacks" not in named and words != list(map(user_callbacks.absolute, cfg.callbacks)):
+        listed = f"callbacks=[{','.join(words)}]"
+        raise UserError(
+            f"resume={folder}: was trained with {listed}, and a folder runs no code by itself; "
+            "the same word names them again, callbacks=[] goes on without"
+        )
+    module = None if "env" in named else pettingzoo.own_module(saved.env.name)
+    if module is not None:
+        raise UserError(
+            f"resume={folder}: its environment is your own module {module}, and a folder runs no code by itself; "
+            f"env={saved.env.name} names it again"
+        )
 
 
 def enable_compilation_cache() -> None:
@@ -662,7 +691,11 @@ def train(plan: Plan, logger: loggers.Logger, callbacks: Sequence[Any] = ()) -> 
     diverged = np.zeros(len(runs), bool)
     begin = time.perf_counter()
     total = plan.steps_per_chunk * plan.chunks * len(runs)
-    with Stop(plan.folder) as stop, Display(total, len(runs), hosts.leads(), short_name(plan.objective)) as display:
+    with (
+        in_precision(settings.precision),
+        Stop(plan.folder) as stop,
+        Display(total, len(runs), hosts.leads(), short_name(plan.objective)) as display,
+    ):
 
         def stopped_by(name: str) -> None:
             stop.told = True

@@ -11,10 +11,8 @@ is made and JAX is not imported. Policies need the algorithm, and make it when t
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import io
-import json
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,8 +24,8 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from shoal import lineage
-from shoal.files import import_file
+from shoal import lineage, reading
+from shoal.files import import_named
 from shoal.records import EVALUATIONS, METRICS, SWEEP_FIELDS, diverged_runs, objective_of, whole_lines
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ class Runs:
 
     folder: Path
     config: DictConfig  # config.yaml: runs.config.hypers.lr
-    file: Path | None = None  # the user's own algorithm file that made it
+    file: str | Path | None = None  # the user's own algorithm file that made it
 
     def __repr__(self) -> str:
         return f"Runs({str(self.folder)!r}: {self.name} on {self.config.env.name}, {len(self)} runs)"
@@ -88,14 +86,14 @@ class Runs:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """``metrics.csv``: a row per run and chunk. Empty if there is none yet."""
-        text = "".join(whole_lines(self.folder / METRICS))
-        if not text:
+        lines = whole_lines(self.folder / METRICS)
+        if not lines:
             return pd.DataFrame({"run": [], "seed": [], "env_steps": []}, dtype=int)
-        table = pd.read_csv(io.StringIO(text))
+        kinds = {"run": int, "seed": int, "env_steps": int, "diverged": float} | dict.fromkeys(self.swept, float)
+        table = reading.table(self.folder / METRICS, lines, defaultdict(lambda: float, kinds))
         for name in self.swept:  # as they were asked for: 0.001, not 0.00100000005
             table[name] = [float(str(value)) for value in table[name].to_numpy(np.float32)]
-        floats = [name for name in table if name not in ("run", "seed", "env_steps", "diverged")]
-        return table.astype({"diverged": bool} | dict.fromkeys(floats, float))
+        return table.astype({"diverged": bool})
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -142,11 +140,12 @@ class Runs:
         path = self.folder / "evaluations.json"
         if not path.exists():
             raise _mistake(f"{path}: is written when a training ends; until then there is .evaluations")
-        return json.loads(path.read_text())
+        return reading.json_file(path, reading.RECORDS)
 
     @property
     def _entries(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in whole_lines(self.folder / EVALUATIONS)]
+        path = self.folder / EVALUATIONS
+        return reading.evaluations(path, whole_lines(path))
 
     @cached_property
     def best(self) -> int:
@@ -162,12 +161,24 @@ class Runs:
 
     @cached_property
     def plan(self) -> Plan:
-        """The training itself, as the runner made it: its algorithm, its environment, the whole run axis."""
+        """The training itself, as the runner made it: its algorithm, its environment, the whole run axis.
+
+        Nothing in this process changes: neither its devices nor its precision, which is JAX's own here.
+        """
+        from envs import pettingzoo
+        from envs.base import UserError
         from shoal.config import complete
-        from shoal.runner import make_plan
+        from shoal.runner import open_plan
 
         module = self.module
-        return make_plan(module.make, module.Config, module.Hypers, complete(self.config), self.folder)
+        settings = complete(self.folder, self.config, module.Config, module.Hypers)
+        own = pettingzoo.own_module(settings.env.name)
+        if own is not None:
+            raise _mistake(f"{self.folder}: its environment is the module {own}; {_named(own)}")
+        try:
+            return open_plan(module.make, module.Config, module.Hypers, settings, self.folder)
+        except UserError as error:
+            raise UserError(f"{self.folder}: {error}") from error
 
     @property
     def algorithm(self) -> Algorithm:
@@ -200,38 +211,48 @@ class Runs:
 
     @cached_property
     def module(self) -> ModuleType:
-        """The algorithm file. Nothing that the folder holds is run: a user's own file is named, or imported by name."""
+        """The algorithm file: one of baselines, the one that ``file`` names, or one that is imported already."""
+        from shoal.config import algorithms
+
         if self.file is not None:
-            module = import_file(self.file)
+            module = import_named(self.file)
             if hasattr(module, "make"):
                 return module
-        recipe = self.config.recipe
-        if self.file is None and Path(self.config.file).name != recipe:
-            found = sys.modules.get(recipe) or (importlib.util.find_spec(recipe) and importlib.import_module(recipe))
+        recipe, file = self.config.recipe, self.config.file
+        if self.file is None and Path(file).name != recipe:
+            found = sys.modules.get(recipe)
             if found and all(hasattr(found, name) for name in ("make", "Config", "Hypers")):
                 return found
-            raise _mistake(
-                f"{self.folder}: was made by {recipe}.py, which is not one of baselines; "
-                f'shoal.load(folder, file="path/to/{recipe}.py") finds it'
-            )
-        if not self.config.file:
-            raise _mistake(f"{self.file}: has no make, and {self.folder}/config.yaml names no file of baselines")
-        return importlib.import_module(f"baselines.{self.config.file.replace('/', '.')}")
+            path = f"path/to/{recipe}.py"
+            raise _mistake(f"{self.folder}: was made by {recipe}.py, which is not one of baselines; {_named(path)}")
+        if file not in algorithms().values():
+            raise _mistake(f"{self.folder}: its config.yaml names baselines/{file}.py, and there is no such file")
+        return importlib.import_module(f"baselines.{file.replace('/', '.')}")
+
+
+def _named(code: str) -> str:
+    """How the user has code run that a folder is about."""
+    return f'a folder runs no code by itself: file="{code}" of shoal.load, import={code} of a script, names it'
 
 
 def load(folder: str | Path, file: str | Path | None = None) -> Runs:
-    """Open the folder that a training left behind, or is still writing.
+    """Open the folder that a training left behind, or is still writing. Nothing in it is run.
 
-    ``file`` is the user's own Python file that made it, or that registers its environment or network; only policies
-    need it, and not if it can be imported by its name.
+    ``file`` is the user's own Python (``path/to/file.py``, or ``package.module``) that made it, or that registers its
+    environment or network. Only policies need it, and not if it is imported already.
     """
     folder = Path(folder)
     path = folder / "config.yaml"
     if not path.exists():
         raise _mistake(f"{folder}: no config.yaml there; name the folder that a training left behind")
-    config = OmegaConf.load(path)
-    assert isinstance(config, DictConfig)
-    return Runs(folder, config, None if file is None else Path(file))
+    runs = Runs(folder, OmegaConf.create(reading.settings(path)), file)
+    try:
+        few = len(runs) <= reading.MOST_RUNS
+    except OverflowError:
+        few = False
+    if not few:
+        raise _mistake(f"{path}: more than {reading.MOST_RUNS} runs")
+    return runs
 
 
 def _mistake(text: str) -> Exception:

@@ -162,7 +162,7 @@ def test_mistakes_are_one_line(train, capsys, callback, line):
 
 
 def test_callbacks_by_name(train, capsys, tmp_path, monkeypatch):
-    """From a file, from a module; the folder remembers where, and a resume finds them."""
+    """From a file, from a module; the folder remembers where, and a resume has them named again."""
     example = ROOT / "examples" / "anneal_clip.py"
     shutil.copy(example, tmp_path / "mine.py")
     monkeypatch.chdir(tmp_path)
@@ -173,10 +173,14 @@ def test_callbacks_by_name(train, capsys, tmp_path, monkeypatch):
     clip = clip[clip.run == 0]["hypers/clip_eps"].to_numpy()
     np.testing.assert_allclose(clip / clip[0], 0.1 + 0.45 * (1 + np.cos(np.pi * np.arange(4) / 4)), rtol=1e-5)
     monkeypatch.chdir("/")
-    train(f"resume={folder}", small=False)
+    words = f"callbacks=[{tmp_path}/mine.py:CosineClip,examples.anneal_clip:stop_when_it_stands_still]"
+    with pytest.raises(SystemExit):
+        train(f"resume={folder}", small=False)
+    assert f"was trained with {words}, and a folder runs no code by itself" in capsys.readouterr().err
+    train(f"resume={folder}", words, small=False)
     for word, line in (
         ("none.py:X", "callbacks=none.py: no such Python file"),
-        ("nowhere.at_all:X", "callbacks=nowhere.at_all:X: no module nowhere"),
+        ("nowhere.at_all:X", "callbacks=nowhere.at_all: no module nowhere"),
         (f"{example}:Nothing", "has no Nothing"),
         ("CosineClip", "callbacks=CosineClip: write path/to/file.py:Name or package.module:Name"),
     ):

@@ -76,7 +76,7 @@ def test_which_run_is_which(trained):
 )
 def test_the_number_of_runs_is_the_sweeps(trained, words, count):
     runs = shoal.load(trained)
-    runs.config.sweep = dict.fromkeys(runs.config.sweep) | {"num": 10, "seed": 0} | words
+    runs.config.sweep = dict.fromkeys(runs.config.sweep) | {"num": 10, "seed": 0, "paired": True} | words
     assert len(runs) == count == len(runs.plan.runs)
 
 
@@ -158,7 +158,7 @@ def test_a_training_that_has_just_begun(folder):
 
 
 def test_a_file_of_ones_own(trained, folder, tmp_path, monkeypatch):
-    """Its tables need nothing; its policies the file, by its path or by its name, but never from the folder itself."""
+    """Its tables need nothing; its policies the file, which is named, by its path or as a module."""
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("recipe: ippo_ff_mpe", "recipe: my_idea"))
     idea = tmp_path / "ideas" / "my_idea.py"
@@ -176,9 +176,12 @@ def test_a_file_of_ones_own(trained, folder, tmp_path, monkeypatch):
         mine.policy(3)["actor"]["head"]["kernel"], shoal.load(trained).policy(3)["actor"]["head"]["kernel"]
     )
     assert mine.module.__file__ == str(idea)
+    assert shoal.load(folder).module is mine.module  # imported already
     monkeypatch.delitem(sys.modules, "my_idea")
-    monkeypatch.syspath_prepend(str(idea.parent))  # as for a notebook that lies beside it
-    assert shoal.load(folder).module.__file__ == str(idea)
+    monkeypatch.syspath_prepend(str(idea.parent))  # what can be imported is not, until it is named
+    with pytest.raises(UserError, match=r"a folder runs no code by itself"):
+        shoal.load(folder).module  # noqa: B018
+    assert shoal.load(folder, file="my_idea").module.__file__ == str(idea)
 
 
 def test_an_example_whose_file_only_registers(folder):
@@ -217,7 +220,8 @@ def test_a_folder_of_an_older_version(folder):
     (folder / "config.yaml").write_text("\n".join(kept))
     runs = shoal.load(folder)
     assert len(runs.plan.runs) == 12 and runs.plan.settings.logger.mode == "one"
-    assert runner.resumed_config(folder, runs.config, []).callbacks == []
+    ippo = runs.module
+    assert runner.resumed_config(folder, runs.config, [], ippo.Config, ippo.Hypers).callbacks == []
 
 
 def test_no_folder(tmp_path):
