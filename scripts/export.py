@@ -11,7 +11,7 @@
 | ``which=best`` | its ``best`` policy of all evaluations, or its ``last`` |
 | ``out=<folder>`` | where to; ``<training>/export/run_<run>_<which>`` if not given |
 | ``jax=true`` | write ``policy.jax``, the compiled policy, as well; the only way for a network of your own |
-| ``import=<file.py>`` | the algorithm file of your own, or the one that registers your network or environment |
+| ``import=<file.py>`` | your own Python (or ``package.module``) that made it, or registers its network or environment |
 """
 
 from __future__ import annotations

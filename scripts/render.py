@@ -10,6 +10,7 @@ MPE and VMAS environments have pictures; another may have by a ``render`` of its
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import numpy as np
 import envs
 import shoal
 from envs import Continuous, Env, UserError, drawing
+from shoal import policies
 from shoal.config import INT32
 from shoal.play import play
 from shoal.words import Parser, fail, number
@@ -44,6 +46,9 @@ def animation(what: str, options: argparse.Namespace) -> np.ndarray:
         training = shoal.load(what, options.file)
         run = training.number("best" if options.run is None else options.run)
         env, label = training.algorithm.env, f"run {run}"
+        if not policies.is_finite(training.policy(run)):
+            line = f"warning: {what}: the best policy of run {run} is not finite (NaN): what it plays means nothing"
+            print(line, file=sys.stderr)
         episodes = [training.play(run, seed=seed) for seed in seeds]
     else:
         env, label = envs.make(what), "random actions"
@@ -65,7 +70,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("what", nargs="+", help="folders of trainings, or environments' names; several stand in a row")
     parser.add_argument("--run", type=number(int, 0, INT32), help="which run of a training; the best one if not given")
-    parser.add_argument("--file", help="the Python file of your own that a training was made by")
+    parser.add_argument("--file", help="your own Python that made a training: path/to/file.py or package.module")
     parser.add_argument("--episodes", type=number(int, 1, 1000), default=1)
     parser.add_argument("--seed", type=number(int, 0, INT32 - 1000), default=0)
     parser.add_argument("--size", type=number(int, 1, 4096), default=400, help="pixels")

@@ -11,7 +11,8 @@ import numpy as np
 
 import envs
 import shoal
-from envs import Env, UserError, drawing
+from envs import Env, UserError, drawing, pettingzoo
+from shoal import policies
 
 if TYPE_CHECKING:
     from shoal.results import Cell, Results
@@ -39,6 +40,8 @@ def best_policies(results: Results, most: int, notes: list[str]) -> list[tuple[s
             if not pictured(cell.training.config):
                 continue
             training = shoal.load(cell.training.folder)
+            if not policies.is_finite(training.policy(training.best)):
+                raise UserError(f"run {training.best} is not finite (NaN)")
             episode = training.play(training.best, seed=0)
             frames = training.algorithm.env.render(episode.states, SIZE)
             frames = frames[:: -(-len(frames) // FRAMES)]
@@ -56,7 +59,9 @@ def best_policies(results: Results, most: int, notes: list[str]) -> list[tuple[s
 
 
 def pictured(config: dict[str, Any]) -> bool:
-    """Whether the environment of a training can be drawn; known without compiling anything."""
+    """Whether the environment of a training can be drawn; known without compiling it or importing a user's module."""
+    if config["env"]["name"].startswith(f"{pettingzoo.FAMILY}/"):
+        return False
     try:
         env = envs.make(config["env"]["name"], **(config["env"].get("kwargs") or {}))
     except UserError:

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-FORMAT, VERSION = "shoal-policy", 1
+FORMAT, VERSION, CHECKSUM = "shoal-policy", 1, "sha256"
+MOST = 10**8  # numbers that a team may observe
+LARGEST = 2**32  # bytes of a file
 TOLERANCE = 1e-5  # how far numpy may be from what JAX did, relative to values above one
 DTYPES = {"F32": "<f4", "I32": "<i4", "BOOL": "?"}
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -46,7 +48,7 @@ def load_policy(path: str | Path, agents: Sequence[str] | None = None) -> Policy
     path = path / "policy.json" if path.is_dir() else path
     try:
         description = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, PolicyError):
             raise
         raise PolicyError(f"{path}: is damaged, or no policy.json of an export") from None
@@ -62,7 +64,8 @@ def load_policy(path: str | Path, agents: Sequence[str] | None = None) -> Policy
             f"{path}: has no weights for numpy, because its network is a module of its own; use policy.jax"
         )
     try:
-        file, digest = path.parent / description["weights"]["file"], description["weights"]["sha256"]
+        file = path.parent / Path(description["weights"]["file"]).name  # never of another folder
+        digest = description["weights"]["sha256"]
     except (KeyError, TypeError):
         raise PolicyError(f"{path}: does not say where its weights are") from None
     data = _read(file)
@@ -70,13 +73,23 @@ def load_policy(path: str | Path, agents: Sequence[str] | None = None) -> Policy
         raise PolicyError(f"{file}: is damaged, or belongs to another policy.json; copy the exported folder again")
     try:
         policy = Policy(description, read_safetensors(data), agents)
+        if len(policy.agents) * policy.obs_size > MOST:
+            raise ValueError(f"obs_size={policy.obs_size}")
         policy.act(np.zeros((len(policy.agents), policy.obs_size)))
         policy.reset()
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
         if isinstance(error, PolicyError):
             raise
         raise PolicyError(f"{path}: does not fit its weights ({type(error).__name__}: {error})") from None
+    if description.get(CHECKSUM, checksum(description)) != checksum(description):
+        raise PolicyError(f"{path}: has changed since it was exported (checksum); copy the exported folder again")
     return policy
+
+
+def checksum(description: dict[str, Any]) -> str:
+    """What ``policy.json`` says of itself: the SHA-256 of all other facts in it."""
+    facts = {name: fact for name, fact in description.items() if name != CHECKSUM}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def read_safetensors(data: bytes) -> dict[str, np.ndarray]:
@@ -263,6 +276,10 @@ class Policy:
 
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise PolicyError(f"{path}: is no regular file")
+        if path.stat().st_size > LARGEST:
+            raise PolicyError(f"{path}: has {path.stat().st_size} bytes, and at most {LARGEST} are read")
         return path.read_bytes()
     except OSError as error:
         raise PolicyError(f"{path}: cannot be read ({error.strerror})") from None

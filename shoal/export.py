@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import envs
 from envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, select
-from shoal import deploy, distributions, elastic, memory, models, networks, normalisation, policies, runs
+from shoal import deploy, distributions, elastic, memory, models, networks, normalisation, policies, reading, runs
 from shoal.algorithm import HEADS, Algorithm, Params
 from shoal.models import Model
 from shoal.words import pasted
@@ -73,6 +73,8 @@ def export(
         )
     number = training.best if run == "best" else int(run)
     policy, axis = training.policy(number, which), training.plan.runs
+    if not policies.is_finite(policy):
+        raise UserError(f"{folder}: the {which} policy of run {number} is not finite (NaN): its training diverged")
     facts = {
         "algorithm": training.name,
         "environment": config.env.name,
@@ -81,7 +83,7 @@ def export(
         "seed": int(axis.seed[number]),
         "swept": axis.points[axis.point[number]],
         "which": which,
-        "config_sha256": _digest((folder / "config.yaml").read_bytes()),
+        "config_sha256": reading.digest(folder / "config.yaml"),
     }
     out = Path(out) if out else folder / "export" / f"run_{number}_{which}"
     return save(out, config.algo, training.algorithm, policy, facts, with_jax)
@@ -96,7 +98,7 @@ def check_known(training: runs.Runs) -> None:
         used[f"{where}.network"] = OmegaConf.select(config, f"{where}.network"), (*models.TORSOS, *memory.MEMORIES)
         used[f"{where}.torso"] = OmegaConf.select(config, f"{where}.torso"), models.TORSOS
     for where, (name, known) in used.items():
-        if name is not None and name not in known:
+        if name is not None and str(name) not in known:
             raise UserError(f"{where}={name}: not known here; import the file that registers it (import=<file.py>)")
 
 
@@ -162,7 +164,8 @@ def _write(folder: Path, description: dict[str, Any], arrays: dict[str, np.ndarr
 
 
 def _text(description: dict[str, Any]) -> str:
-    """JSON with a line per fact."""
+    """JSON with a line per fact, the last of which is a checksum of the others."""
+    description = description | {deploy.CHECKSUM: deploy.checksum(description)}
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(fact)}" for name, fact in description.items()) + "\n}\n"
 
 
@@ -378,10 +381,16 @@ def load_compiled(path: str | Path) -> Compiled:
     """``policy.jax``, by its name or that of its folder."""
     path = Path(path)
     path = path / COMPILED if path.is_dir() else path
+    with reading.opened(path, reading.RECORDS) as file:
+        data = file.read()
+    beside = path.with_name(DESCRIPTION)
+    if beside.exists():
+        told = reading.json_file(beside)
+        known = told.get("jax") if isinstance(told, dict) else None
+        if isinstance(known, dict) and known.get("sha256") != _digest(data):
+            raise UserError(f"{path}: is damaged, or belongs to another {DESCRIPTION} (checksum)")
     try:
-        return Compiled(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        return Compiled(data)
     except Exception as error:  # flatbuffers and MLIR have many words for a damaged file
         raise UserError(f"{path}: is damaged, or of another version of JAX ({type(error).__name__})") from error
 

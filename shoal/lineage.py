@@ -8,6 +8,7 @@ round, of all populations. Nothing here needs JAX.
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

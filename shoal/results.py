@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from shoal import reading
 from shoal.lineage import best_of_populations, members_of
 from shoal.records import EVALUATIONS, METRICS, RETURN, SWEEP_FIELDS, diverged_runs, objective_of
 
@@ -40,7 +39,6 @@ SAME = (
     "chunks",
     "sweep",
 )
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclasses.dataclass
@@ -222,43 +220,36 @@ def find(path: Path) -> list[Path]:
 
 def _begun(folder: Path, files: Sequence[str]) -> bool:
     """Whether a training was begun here that has evaluated nothing yet."""
-    return "config.yaml" in files and {"algo", "hypers", "env"} <= set(_yaml(folder / "config.yaml")[0])
+    if "config.yaml" not in files:
+        return False
+    try:
+        tree = reading.yaml_file(folder / "config.yaml")
+    except ValueError:
+        return False
+    return isinstance(tree, dict) and {"algo", "hypers", "env"} <= set(tree)
 
 
 def _ours(folder: Path) -> bool:
-    page = folder / "report.html"
-    if not page.exists():
-        return False
-    with page.open(errors="replace") as file:
-        return MARK in file.read(1000)
-
-
-def _yaml(path: Path) -> tuple[dict[str, Any], str]:
     try:
-        text = path.read_text()
-        tree = yaml.load(text, Loader=_Loader)
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}, ""
-    return (tree, text) if isinstance(tree, dict) else ({}, "")
+        with reading.opened(folder / "report.html", reading.RECORDS) as file:
+            return MARK in file.read(1000).decode(errors="replace")
+    except ValueError:
+        return False
 
 
 def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, Run]]:
     """A folder of ours, and its runs."""
-    config, text = _yaml(folder / "config.yaml")
-    if not config:
-        raise Unreadable("no config.yaml that can be read")
     try:
-        environment, task = config["env"]["name"].split("/", 1)
-        named = Path(config["file"]).name == config["recipe"]
-        objective = objective_of(config)
-        config["evaluation"] = {**(config.get("evaluation") or {}), "objective": objective}  # of a folder without it
-        name, seeds, first = config["algorithm" if named else "recipe"], int(config["seeds"]), int(config["seed"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unreadable(f"its config.yaml is not a training's ({error!r})") from error
-    try:
-        provenance = json.loads((folder / "provenance.json").read_text())
-    except (OSError, ValueError):
-        provenance = {}
+        config = reading.settings(folder / "config.yaml")
+        text = reading.text(folder / "config.yaml", reading.SETTINGS)
+    except ValueError as error:
+        raise Unreadable(f"no config.yaml that can be read ({_reason(error, folder)})") from error
+    environment, task = config["env"]["name"].split("/", 1)
+    named = Path(config["file"]).name == config["recipe"]
+    objective = objective_of(config)
+    config["evaluation"] = {**config.get("evaluation", {}), "objective": objective}  # of a folder without it
+    name, seeds, first = config["algorithm" if named else "recipe"], config["seeds"], config["seed"]
+    provenance = _provenance(folder)
     training = Training(folder, name, environment, task, config, text, provenance, _swept(folder, config))
     runs: dict[int, Run] = {}
     entries, members, lost = _entries(folder, notes), members_of(config), diverged_runs(folder)
@@ -269,8 +260,10 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
         entries = best_of_populations(entries, members, objective)
         counts = Counter(run // members for run in lost)
         lost = {population for population, count in counts.items() if count == members}
+    first_metrics = entries[0]["metrics"] if entries else {}
+    shared = [metric for metric in first_metrics if all(metric in entry["metrics"] for entry in entries)]
     for entry in entries:
-        tables = {metric: np.asarray(values, float) for metric, values in entry["metrics"].items()}
+        tables = {metric: np.asarray(entry["metrics"][metric], float) for metric in shared}
         means, lows, highs = (
             {metric: reduce(table, axis=-1).tolist() for metric, table in tables.items()}
             for reduce in (np.mean, np.min, np.max)
@@ -280,7 +273,7 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
             for metric in tables:
                 low, high = record.extremes.get(metric, (np.inf, -np.inf))
                 record.extremes[metric] = min(low, lows[metric][position]), max(high, highs[metric][position])
-            episodes = {metric: values[position] for metric, values in entry["metrics"].items()}
+            episodes = {metric: entry["metrics"][metric][position] for metric in shared}
             if "absolute" in entry:
                 record.absolute = episodes
                 continue
@@ -293,23 +286,41 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
     return training, {index: run for index, run in runs.items() if run.steps}
 
 
+def _reason(error: ValueError, folder: Path) -> str:
+    """What a fault says, without the folder that it is said of anyway."""
+    return str(error).replace(f"{folder}/", "")
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    """``provenance.json``; {} if it is not what a training writes."""
+    try:
+        facts = reading.json_file(folder / "provenance.json")
+        numbers = [facts["runs"], facts["env_steps_per_run"], *facts["session"].values()]
+        sound = all(number is None or (type(number) in (int, float) and 0 <= number < 2**63) for number in numbers)
+        inner = [
+            x for value in facts.values() for x in (value.values() if isinstance(value, dict) else np.ravel(value))
+        ]
+        flat = not any(isinstance(x, dict | list) for x in inner)
+        named = all(isinstance(device, str) for device in facts.get("devices", ()))
+        return facts if sound and flat and named and isinstance(facts.get("packages", {}), dict) else {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def _entries(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
     """The lines of ``evaluations.jsonl``; what a killed process left half is passed over."""
+    path = folder / EVALUATIONS
+    if not path.exists():
+        raise Unreadable("a training that has not been evaluated yet")
     try:
-        lines = (folder / EVALUATIONS).read_text().splitlines()
-    except FileNotFoundError as error:
-        raise Unreadable("a training that has not been evaluated yet") from error
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"{EVALUATIONS} cannot be read ({type(error).__name__})") from error
+        lines = reading.text(path, reading.RECORDS).splitlines()
+    except ValueError as error:
+        raise Unreadable(_reason(error, folder)) from error
     entries, broken = [], []
     for number, line in enumerate(lines, 1):
         try:
-            entry = json.loads(line)
-            shapes = {np.shape(values)[:1] for values in entry["metrics"].values()}
-            if shapes != {(len(entry["runs"]),)} or RETURN not in entry["metrics"] or entry["env_steps"] < 0:
-                raise ValueError
-            entries.append(entry)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            entries.append(reading.evaluation(line))
+        except ValueError:
             broken.append(number)
     if broken and not entries:
         raise Unreadable(f"{EVALUATIONS} has no line that can be read")
@@ -330,8 +341,8 @@ def _swept(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str, Any]]
     """The swept hyperparameters of each run, as ``metrics.csv`` has them; as far as it can be read."""
     names, points = _sweep(config), {}
     if names:
-        with contextlib.suppress(OSError, KeyError, ValueError, TypeError), (folder / METRICS).open(newline="") as file:
-            for row in csv.DictReader(file):
+        with contextlib.suppress(KeyError, ValueError, TypeError, OverflowError, csv.Error):
+            for row in csv.DictReader(reading.text(folder / METRICS, reading.RECORDS).splitlines()):
                 if int(row["run"]) not in points:
                     points[int(row["run"])] = {name: float(f"{float(row[name]):.6g}") for name in names}
     return points
@@ -340,9 +351,9 @@ def _swept(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str, Any]]
 def read_json(path: Path) -> list[tuple[str, str, str, Run]]:
     """Every run of a file in marl-eval's layout: environment, task, algorithm, run."""
     try:
-        tree = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"no JSON that can be read ({str(error).splitlines()[0]})") from error
+        tree = reading.json_file(path, reading.RECORDS)
+    except ValueError as error:
+        raise Unreadable(_reason(error, path.parent).removeprefix(f"{path.name}: ")) from error
     try:
         cells = [
             (environment, task, algorithm, runs)
@@ -351,7 +362,7 @@ def read_json(path: Path) -> list[tuple[str, str, str, Run]]:
             for algorithm, runs in algorithms.items()
         ]
         read = [(str(env), str(task), str(name), run) for env, task, name, runs in cells for run in _runs(runs)]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise Foreign("not in marl-eval's layout (environment, task, algorithm, seed, step)") from error
     found = [entry for entry in read if entry[-1].steps]
     if not found:
@@ -386,6 +397,8 @@ def _run(seed: int, record: Mapping[str, Any]) -> Run:
         every = [value for one in (*episodes, absolute) for value in one.get(name, ())]
         extremes[name] = min(every), max(every)
     counts = [int(fields["step_count"]) for fields in steps]
+    if any(not 0 <= count < 2**53 for count in counts):
+        raise ValueError("step_count")
     return Run(seed, counts, values, episodes, absolute, timed, extremes)
 
 

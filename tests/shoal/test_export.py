@@ -358,8 +358,8 @@ def test_wrong_shapes_get_one_line(saved):
 
 
 def rewrite(folder, **changes) -> None:
-    description = json.loads((folder / "policy.json").read_text())
-    (folder / "policy.json").write_text(json.dumps({k: v for k, v in (description | changes).items() if v != "gone"}))
+    description = json.loads((folder / "policy.json").read_text()) | changes | {deploy.CHECKSUM: "gone"}
+    (folder / "policy.json").write_text(json.dumps({k: v for k, v in description.items() if v != "gone"}))
 
 
 def test_damaged_files_get_one_line(copy, tmp_path):
@@ -397,6 +397,8 @@ def test_damaged_files_get_one_line(copy, tmp_path):
     description.write_text(text)
     rewrite(copy, weights={"file": "elsewhere"})
     assert "does not say where its weights are" in refused()
+    description.write_text(text.replace('"tanh"', '"relu"'))
+    assert "policy.json: has changed since it was exported (checksum)" in refused()
     description.write_text(text)
     assert load_policy(description).check() <= 1e-5
 
