@@ -81,15 +81,14 @@ def load_policy(path: str | Path, agents: Sequence[str] | None = None) -> Policy
         if isinstance(error, PolicyError):
             raise
         raise PolicyError(f"{path}: does not fit its weights ({type(error).__name__}: {error})") from None
-    if description.get(CHECKSUM, checksum(description)) != checksum(description):
+    if description.pop(CHECKSUM, None) not in (None, checksum(description)):
         raise PolicyError(f"{path}: has changed since it was exported (checksum); copy the exported folder again")
     return policy
 
 
 def checksum(description: dict[str, Any]) -> str:
-    """What ``policy.json`` says of itself: the SHA-256 of all other facts in it."""
-    facts = {name: fact for name, fact in description.items() if name != CHECKSUM}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    """The SHA-256 of what ``policy.json`` says, which stands there too."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def read_safetensors(data: bytes) -> dict[str, np.ndarray]:

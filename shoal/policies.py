@@ -7,6 +7,7 @@ belong to.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -85,12 +86,18 @@ def load(folder: Path, like: Any, run: int, which: str = "best") -> Any:
     if not whole:
         raise UserError(f"{path}: the {which} policy of run {run} has changed since it was written (checksum)")
     if sums is None:
-        print(f"warning: {path}: has no checksum, as files of earlier versions", file=sys.stderr)
+        _tell_of_no_checksum(path)
     for name, leaf in expected.items():
         if arrays[name].dtype != leaf.dtype:
             raise UserError(f"{path}: {name} is {arrays[name].dtype}, not {leaf.dtype}")
     # Not numpy's: JAX refuses those as constants of a program that maps over agents.
     return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(array) for array in arrays.values()])
+
+
+@functools.cache
+def _tell_of_no_checksum(path: Path) -> None:
+    """Once for each file."""
+    print(f"warning: {path}: has no checksum, as files of earlier versions", file=sys.stderr)
 
 
 def is_finite(policy: Any) -> bool:

@@ -573,7 +573,10 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
         ([str(folder), "run=worst"], "error: run=worst: must be best, or the number of a run"),
         ([str(folder), "which=first"], "error: which=first: must be one of best, last"),
         ([str(folder), "jax=yes"], "error: jax=yes: must be true or false"),
-        ([str(folder), "ran=1"], "error: ran=1: no such word; these are run, which, out, jax, import"),
+        (
+            [str(folder), "ran=1"],
+            "error: ran=1: no such word; did you mean run? these are folder, run, which, out, jax, import",
+        ),
         ([str(folder), "import=no.py"], "error: no.py: no such Python file"),
         ([str(out)], f"error: {out}: no config.yaml there; name the folder that a training left behind"),
     ):
