@@ -126,10 +126,19 @@ class Hooks:
         self.hypers = {name: np.array(getattr(self.plan.runs.hypers, name)[runs]) for name in self.fields}
         self.memory: dict[str, Any] = {}
         if saved is not None:
-            self.hypers |= {name: np.array(values, np.float32) for name, values in saved["hypers"].items()}
-            self.memory = saved["memory"]
-            if "missed" in saved:  # a callback failed after this chunk, and has its turn again
-                self.after_chunk(**saved["missed"])
+            try:
+                missed, self.memory = saved.get("missed"), dict(saved["memory"])
+                changed = {name: np.array(values, np.float32) for name, values in saved["hypers"].items()}
+                if any(name not in self.fields or values.shape != runs.shape for name, values in changed.items()):
+                    raise ValueError("hypers")
+                if missed is not None and set(missed) != set(self.last):
+                    raise ValueError("missed")
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                where = f"{self.plan.folder}: what callbacks left behind in its checkpoint"
+                raise UserError(f"{where} cannot be read ({type(error).__name__})") from error
+            self.hypers |= changed
+            if missed is not None:  # a callback failed after this chunk, and has its turn again
+                self.after_chunk(**missed)
 
     def state(self) -> dict[str, Any] | None:
         """What belongs into a checkpoint; None if no callback has ever had a say."""

@@ -159,7 +159,7 @@ def chunks(folder: Path) -> list[int]:
     """The complete checkpoints, oldest first."""
     if not folder.exists():
         return []
-    return sorted(int(p.name) for p in folder.iterdir() if p.is_dir() and re.fullmatch(r"[0-9]{1,18}", p.name))
+    return sorted(int(p.name) for p in folder.iterdir() if p.is_dir() and re.fullmatch(r"[0-9]{1,9}", p.name))
 
 
 def manifest(folder: Path) -> dict[str, Any]:
@@ -167,6 +167,9 @@ def manifest(folder: Path) -> dict[str, Any]:
     found = reading.json_file(folder / MANIFEST)
     if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
         raise UserError(f"{folder / MANIFEST}: names no files")
+    seals = found.setdefault("records", {})
+    if not isinstance(seals, dict) or any(list(map(type, seal)) != [int, str] for seal in seals.values()):
+        raise UserError(f"{folder / MANIFEST}: knows no records")
     return found
 
 

@@ -262,23 +262,29 @@ def test_a_manifest_vouches_for_every_file(folder):
     place = folder / "checkpoints" / "batch_0" / "2"
     manifest = place / checkpoint.MANIFEST
     whole = json.loads(manifest.read_text())
+    files = whole["files"]
     assert checkpoint.damage(place) is None
-    first = next(iter(whole))
-    for text, line in (
-        ("{}", "names no files"),
-        ("[1]", "names no files"),
-        ("[" * 100_000, "cannot be read"),
-        (json.dumps({**whole, "/dev/zero": [0, "x"]}), "/dev/zero is missing"),
-        (json.dumps({**whole, "../../../config.yaml": [0, "x"]}), "is missing"),
-        (json.dumps({**whole, "a\x00b": [0, "x"]}), "is missing"),
-        (json.dumps({**whole, first: 3}), "cannot be read"),
-        (json.dumps({name: value for name, value in whole.items() if name != first}), f"{first} is not in"),
+    first = next(iter(files))
+    for tree, line in (
+        ({}, "cannot be read"),
+        ([1], "cannot be read"),
+        ({"files": {}}, f"{first} is not in"),
+        ({"files": files, "records": 3}, "cannot be read"),
+        ({"files": files, "records": {"metrics.csv": [1]}}, "cannot be read"),
+        ({"files": {**files, "/dev/zero": [0, "x"]}}, "/dev/zero is missing"),
+        ({"files": {**files, "../../../config.yaml": [0, "x"]}}, "is missing"),
+        ({"files": {**files, "a\x00b": [0, "x"]}}, "is missing"),
+        ({"files": {**files, first: 3}}, "cannot be read"),
     ):
-        manifest.write_text(text)
-        assert line in checkpoint.damage(place), text[:50]
+        manifest.write_text(json.dumps(tree))
+        assert line in checkpoint.damage(place), tree
+    manifest.write_text("[" * 100_000)
+    assert "cannot be read" in checkpoint.damage(place)
     manifest.write_text(json.dumps(whole))
-    os.mkfifo(place / "state" / "pipe")
-    assert checkpoint.damage(place) == "pipe is no regular file"
+    os.mkfifo(place / "pipe")
+    assert checkpoint.damage(place) == "pipe is not in manifest.json"
+    manifest.write_text(json.dumps({"files": {**files, "pipe": [0, "x"]}}))
+    assert checkpoint.damage(place) == "manifest.json cannot be read (UserError)"
 
 
 def test_a_changed_policy_is_named(folder, command):
@@ -314,7 +320,7 @@ def test_policies_of_other_shapes_and_of_nan(folder, command):
     assert "warning" in said[0] and "the best policy of run 0 is not finite (NaN)" in said[0] and len(said) == 2
     rewrite(folder, lambda name, array: array[..., None])
     one_line(folder, lambda: shoal.load(folder).policy(0), "has shape [", folder / policies.FILE)
-    rewrite(folder, lambda name, array: array[..., 0].astype(np.int32))
+    rewrite(folder, lambda name, array: np.zeros(array.shape[:-1], np.int32))
     one_line(folder, lambda: shoal.load(folder).policy(0), "is int32, not float32", folder / policies.FILE)
     rewrite(folder, lambda name, array: array[:2])
     one_line(folder, lambda: shoal.load(folder).policy(3), "cannot be read", folder / policies.FILE)
