@@ -42,7 +42,8 @@ def _split(key: chex.Array, shape: tuple[int, ...]) -> chex.Array:
 
 
 def _fold_in(key: chex.Array, data: chex.Array) -> chex.Array:
-    return _words(key ^ jnp.uint32(0x63D83595), 2 * jnp.uint32(data) + jnp.arange(2, dtype=jnp.uint32))
+    # Each word by itself is a bijection of the data.
+    return jnp.stack([_words(key ^ jnp.uint32(salt), jnp.uint32(data)) for salt in (0x63D83595, 0x1B873593)])
 
 
 def _bits(key: chex.Array, bit_width: int, shape: tuple[int, ...]) -> chex.Array:

@@ -143,15 +143,23 @@ class VecState(struct.PyTreeNode):
     resets: chex.Array  # [E] int32: how many states of the pool an environment has used
 
 
+class Pool(NamedTuple):
+    """First states of the episodes that begin in one rollout."""
+
+    first: tuple[EnvState, TimeStep]  # [K, E, ...]
+    keys: chex.PRNGKey  # [E] for the first states that follow these
+    begin: chex.Array  # [E] int32: how many episodes had ended before the rollout
+
+
 class AutoReset:
     """``E`` environments that start a new episode by themselves.
 
     A reset can cost as much as a step, so it is not computed at every step. ``fresh`` draws a pool of first states
     for one rollout, ``K`` per environment and each from a key of its own; an environment that ends an episode takes
-    its next one. An environment that never ends early needs exactly ``ceil(rollout_length / horizon)``; for others
-    ``K`` covers episodes of ``SHORT_EPISODE`` steps, and shorter ones all through a rollout start from the
-    environment's own pool again. Environments on the host have begun their next episode by themselves when a step
-    returns: they need no pool.
+    its next one. An environment that never ends early needs exactly ``ceil(rollout_length / horizon)``. For others
+    ``K`` covers episodes of ``SHORT_EPISODE`` steps. At a step where an environment has used up its pool, all are
+    reset, and this one takes what it gets: no first state is used twice, or short episodes would come too often.
+    Environments on the host have begun their next episode by themselves when a step returns: they need no pool.
     """
 
     SHORT_EPISODE = 8
@@ -160,6 +168,7 @@ class AutoReset:
         self.env, self.num_envs = env, num_envs
         shortest = min(env.horizon, self.SHORT_EPISODE) if env.terminates else env.horizon
         self.pool_size = -(-rollout_length // shortest)  # K
+        self.may_run_dry = env.terminates and shortest > 1
         self.max_truncations = -(-rollout_length // env.horizon)  # of one environment in one rollout
         if env.host:  # one that cuts its episodes itself may do so at any step
             self.max_truncations = rollout_length
@@ -179,28 +188,31 @@ class AutoReset:
         )
         return state, timestep
 
-    def fresh(self, key: chex.PRNGKey) -> tuple[EnvState, Any]:
-        """The pool of one rollout: ``[K, E, ...]`` first states and time steps."""
+    def fresh(self, key: chex.PRNGKey, state: VecState) -> Pool | None:
+        """The pool of the rollout that goes on from ``state``."""
         if self.env.host:
-            return (), ()
-        pool = jax.vmap(self.env.reset)(split(key, self.pool_size * self.num_envs))
-        return jax.tree.map(lambda x: x.reshape(self.pool_size, self.num_envs, *x.shape[1:]), pool)
+            return None
+        keys = split(key, (self.pool_size + 1, self.num_envs))
+        return Pool(jax.vmap(jax.vmap(self.env.reset))(keys[:-1]), keys[-1], state.resets)
 
     def step(
-        self, keys: chex.PRNGKey, state: VecState, action: chex.Array, pool: tuple[EnvState, TimeStep]
+        self, keys: chex.PRNGKey, state: VecState, action: chex.Array, pool: Pool | None
     ) -> tuple[VecState, VecTimeStep]:
         """One step of every environment; ``keys`` is ``[E]`` keys, ``action`` ``[E, A, ...]``."""
         inner, last = jax.vmap(self.env.step)(keys, state.inner, action)
         ended = last.terminated | last.truncated  # [E]
-        if self.env.host:
-            new_inner, first = jax.vmap(self.env.reset)(begun(inner))
+        if pool is None:
+            next_inner, first = jax.vmap(self.env.reset)(begun(inner))
         else:
-            new_inner, first = jax.tree.map(lambda leaf: _take(leaf, state.resets % self.pool_size), pool)
+            used = state.resets - pool.begin
+            place = jnp.minimum(used, self.pool_size - 1)
+            next_inner, first = jax.tree.map(lambda leaf: _take(leaf, place), pool.first)
+        ahead = select(ended, (next_inner, _seen(first)), (inner, _seen(last)))
+        if pool is not None and self.may_run_dry:
+            ahead = self._redraw(ended & (used >= self.pool_size), ahead, pool.keys, used)
+        inner, seen = ahead
         timestep = VecTimeStep(
-            obs=select(ended, first.obs, last.obs),
-            state=select(ended, first.state, last.state),
-            action_mask=select(ended, first.action_mask, last.action_mask),
-            alive=select(ended, first.alive, last.alive),
+            **seen,
             reward=last.reward,
             terminated=last.terminated,
             truncated=last.truncated,
@@ -211,7 +223,20 @@ class AutoReset:
             final_alive=last.alive,
             final_action_mask=last.action_mask,
         )
-        return VecState(inner=select(ended, new_inner, inner), resets=state.resets + ended), timestep
+        return VecState(inner=inner, resets=state.resets + ended), timestep
+
+    def _redraw(self, dry: chex.Array, ahead: Any, keys: chex.PRNGKey, used: chex.Array) -> Any:
+        """``ahead`` with first states drawn now where an environment's pool is ``dry [E]``.
+
+        A loop of one turn or none. Under ``vmap`` a ``cond`` would reset at every step; a loop does so only where
+        any of the runs is dry.
+        """
+
+        def draw(carry):
+            inner, first = jax.vmap(self.env.reset)(jax.vmap(jax.random.fold_in)(keys, used))
+            return jnp.bool_(False), select(dry, (inner, _seen(first)), carry[1])
+
+        return jax.lax.while_loop(lambda carry: carry[0], draw, (dry.any(), ahead))[1]
 
 
 class EpisodeState(struct.PyTreeNode):
@@ -225,7 +250,7 @@ class EpisodeStats:
 
     def __init__(self, vec: AutoReset):
         self.vec = vec
-        self.fresh, self.num_envs, self.max_truncations = vec.fresh, vec.num_envs, vec.max_truncations
+        self.num_envs, self.max_truncations = vec.num_envs, vec.max_truncations
 
     def reset(self, key: chex.PRNGKey) -> tuple[EpisodeState, VecTimeStep]:
         """The first states of ``E`` episodes."""
@@ -233,8 +258,12 @@ class EpisodeStats:
         zeros = {"episode_return": jnp.zeros_like(first.reward), "episode_length": jnp.zeros(self.num_envs, jnp.int32)}
         return EpisodeState(inner, **zeros), first.replace(**zeros)
 
+    def fresh(self, key: chex.PRNGKey, state: EpisodeState) -> Pool | None:
+        """The pool of the rollout that goes on from ``state``, as :meth:`AutoReset.fresh`."""
+        return self.vec.fresh(key, state.inner)
+
     def step(
-        self, keys: chex.PRNGKey, state: EpisodeState, action: chex.Array, pool: tuple[EnvState, TimeStep]
+        self, keys: chex.PRNGKey, state: EpisodeState, action: chex.Array, pool: Pool | None
     ) -> tuple[EpisodeState, VecTimeStep]:
         """One step of every environment, as :meth:`AutoReset.step`."""
         inner, timestep = self.vec.step(keys, state.inner, action, pool)
@@ -247,6 +276,11 @@ class EpisodeStats:
             episode_length=jnp.where(ended, 0, episode_length),
         )
         return state, timestep.replace(episode_return=episode_return, episode_length=episode_length)
+
+
+def _seen(timestep: TimeStep) -> dict[str, chex.Array]:
+    """What to act on."""
+    return {name: getattr(timestep, name) for name in ("obs", "state", "action_mask", "alive")}
 
 
 def _take(leaf: chex.Array, index: chex.Array) -> chex.Array:

@@ -40,7 +40,7 @@ def measure(algorithm: str, env: str, updates: int = 3) -> tuple[cost.Cost, int,
     module, cfg = config.composed(algorithm, [f"env={env}"])
     made = runner.make_plan(module.make, module.Config, module.Hypers, cfg, benchmark.Path())
     key, hypers = jax.tree.map(lambda leaf: leaf[0], made.runs.select(np.array([0])))
-    started = jax.jit(lambda k, h: runner.start(made.algorithm, k, h))(key, hypers)
+    started = jax.jit(lambda k, h: runner.start(made.algorithm, made.key(k), h))(key, hypers)
 
     def chunk(state, hypers):
         return runner.train_chunk(made.algorithm, state, hypers, updates, episodes=8, greedy=True)[0]

@@ -3,6 +3,7 @@
     python scripts/speed.py                                  a few minutes on two cores
     python scripts/speed.py --runs 1,10,1000 --json speed.json
     python scripts/speed.py --only train,matmul --quick
+    python scripts/speed.py --only costs --env vmas/balance  # of prng=threefry, and of never using a first state twice
 
 Every figure is the best of several calls of a program that was compiled before; programs that are compared take
 turns, so that whatever else the machine does hits all of them alike. Training goes through the runner's own chunk
@@ -25,6 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import chex
 import jax
@@ -34,6 +36,7 @@ import numpy as np
 import envs
 from baselines.ippo import ippo_ff_mpe as ippo
 from envs.base import Discrete, Env, MultiDiscrete, UserError
+from envs.hashing import key_of
 from envs.wrappers import AutoReset
 from shoal import learners, networks, runner, sharding, sweep
 from shoal.progress import human, show_table
@@ -41,6 +44,7 @@ from shoal.shuffle import permutations
 from shoal.words import Parser, some_of
 
 PARTS = ("env", "train", "reference", "matmul")
+MORE = ("costs",)  # measured only where --only names them
 ENV_SIZES = (16, 1024)
 REFERENCE_RUNS = 10  # the most that the reference is asked for: its vmapped activations grow with the runs
 BUSY = 0.1  # cores that other processes may use before we warn
@@ -128,7 +132,7 @@ def stepping(name: str, env: Env, num_envs: int, length: int, rollouts: int) -> 
 
     def rollout(carry, actions, keys):
         key, pool_key = jax.random.split(carry[1])
-        pool = vec.fresh(pool_key)
+        pool = vec.fresh(pool_key, carry[0])
 
         def step(state, inputs):
             state, timestep = vec.step(inputs[1], state, inputs[0], pool)
@@ -170,14 +174,20 @@ def repeat(function: Callable, times: int, carry: Any, *arguments: Any) -> tuple
     return jax.lax.scan(lambda c, _: function(c, *arguments), carry, length=times)
 
 
-def training(module: ModuleType, config: Any, env: Env, runs: int, updates: int, count: int = 1) -> Program:
+def training(
+    module: ModuleType, config: Any, env: Env, runs: int, updates: int, count: int = 1, prng: str = "hash"
+) -> Program:
     """An algorithm file as the runner trains it: its chunk, its start, its way over devices; ``count`` learners."""
     sharding.choose(learners=count)
     algorithm, width = learners.split(module.make, config, env, count), sharding.padded(runs)
     selected = sweep.expand(module.Hypers(), {}, width).select(np.arange(width))
-    keys, hypers = sharding.put(selected, width)
-    start = jax.jit(sharding.over_runs(partial(runner.start, algorithm), width)).lower(keys, hypers)
-    state = start.compile(runner.RUN_ONCE)(keys, hypers)
+    words, hypers = sharding.put(selected, width)
+
+    def first(words, hypers):
+        return runner.start(algorithm, key_of(words, prng), hypers)
+
+    start = jax.jit(sharding.over_runs(first, width)).lower(words, hypers)
+    state = start.compile(runner.RUN_ONCE)(words, hypers)
 
     def chunk(state, hypers):
         return runner.train_chunk(algorithm, state, hypers, updates, episodes=1, greedy=True)
@@ -297,6 +307,23 @@ def measure_training(
     ]
 
 
+def measure_costs(config: ippo.Config, env: Env, updates: int, repetitions: int) -> list[Figures]:
+    """Training as it is, with ``prng=threefry``, and with first states that are used again where a pool runs dry."""
+    programs = [training(ippo, config, env, 1, updates), training(ippo, config, env, 1, updates, prng="threefry")]
+    programs[1].name = "prng=threefry"
+    if AutoReset(env, config.num_envs, config.rollout_length).may_run_dry:
+        with mock.patch.object(AutoReset, "_redraw", lambda self, dry, ahead, keys, used: ahead):
+            programs.append(training(ippo, config, env, 1, updates))
+        programs[2].name = "first states used twice"
+    race(programs, repetitions)
+    first = programs[0]
+    rows = [["training", "steps/s", "shoal / this", "compiling s"]]
+    for p in programs:
+        rows.append([p.name, human(p.speed), f"{first.speed / p.speed:.3f}", f"{p.compile_seconds:.1f}"])
+    show_table(rows, f"IPPO on {env.name}, one run: what choices cost")
+    return [{"name": p.name, "speed": p.speed, "ours": first.speed / p.speed} for p in programs]
+
+
 def show_training(figures: list[Figures]) -> None:
     """The tables of :func:`measure_training`."""
     rows = [["whole updates", "runs", "steps/s", "ms/update/run", "GFLOP/s", "cores busy", "return", "after updates"]]
@@ -393,7 +420,7 @@ def main() -> None:
     parser.add_argument("--env", default="mpe/simple_spread")
     parser.add_argument("--runs", type=numbers, default="1,10", help="numbers of runs, comma-separated")
     parser.add_argument("--updates", type=int, help="in one timed call, 20 by default; fewer for more than 10 runs")
-    parser.add_argument("--only", type=some_of(PARTS), default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--only", type=some_of((*PARTS, *MORE)), default=",".join(PARTS), help=f"of {PARTS + MORE}")
     parser.add_argument("--quick", action="store_true", help="few repetitions of short calls: rough figures")
     parser.add_argument("--json", type=Path, help="store the figures here")
     options = parser.parse_args()
@@ -411,7 +438,9 @@ def main() -> None:
         sizes = ENV_SIZES[: 1 if options.quick else None]
         figures["random_play"] = measure_env(options.env, peer, sizes, config.rollout_length, repetitions)
     trainings: list[Figures] = []
-    if set(only) - {"env"}:
+    if "costs" in only:
+        figures["costs"] = measure_costs(config, env, updates, repetitions)
+    if set(only) - {"env", *MORE}:
         for runs in options.runs:
             count = max(1, updates * 10 // max(10, runs))
             trainings += measure_training(config, env, peer, runs, count, repetitions, only)

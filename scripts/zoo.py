@@ -61,7 +61,7 @@ def pooled(task: str, workers: int, num_envs: int, seconds: float) -> float:
             action = jax.random.uniform(key, (*shape, space.size), minval=space.low, maxval=space.high)
         else:
             action = jax.random.randint(key, shape, 0, jnp.array(space.sizes))
-        state, timestep = vec.step(keys, state, action, vec.fresh(key))
+        state, timestep = vec.step(keys, state, action, vec.fresh(key, state))
         return state, timestep.reward.sum()
 
     roll = jax.jit(lambda state, key: jax.lax.scan(step, state, jax.random.split(key, length)))

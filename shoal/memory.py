@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from shoal.networks import Dense, matmul, orthogonal
+from shoal.networks import Dense, add_bias, matmul, orthogonal
 
 Gates = tuple[chex.Array, chex.Array, chex.Array]  # of reset, update and new memory
 
@@ -113,10 +113,10 @@ def gru_step(
     """A single step: of few rows, for which two wide products cost less than six small ones."""
     h = jnp.where(is_first[0], 0.0, h)
     kernel, biases = (jnp.concatenate(parts, axis=-1) for parts in zip(*inputs, strict=True))
-    x_r, x_z, x_n = jnp.split(matmul(x.reshape(-1, x.shape[-1]), kernel) + biases, 3, axis=-1)
+    x_r, x_z, x_n = jnp.split(add_bias(matmul(x.reshape(-1, x.shape[-1]), kernel), biases), 3, axis=-1)
     u_r, u_z, u_n = jnp.split(matmul(h, jnp.concatenate(kernels, axis=-1)), 3, axis=-1)
     r, z = jax.nn.sigmoid(x_r + u_r), jax.nn.sigmoid(x_z + u_z)
-    n = jnp.tanh(x_n + r * (u_n + bias))
+    n = jnp.tanh(x_n + r * add_bias(u_n, bias))
     return n + z * (h - n)
 
 

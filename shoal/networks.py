@@ -115,6 +115,11 @@ def _columns_backward(residuals, grad):
 matmul_columns.defvjp(_columns_forward, _columns_backward)
 
 
+def add_bias(x: chex.Array, bias: chex.Array) -> chex.Array:
+    """``x + bias``; the gradient of the bias is summed in float32: bfloat16 counts to 256."""
+    return x + jnp.broadcast_to(bias.astype(jnp.float32), x.shape).astype(x.dtype)
+
+
 class Dense(nn.Module):
     """``x @ kernel + bias`` on the last axis; of ``columns [I, B]`` on the first."""
 
@@ -132,12 +137,12 @@ class Dense(nn.Module):
         size = x.shape[0 if columns else -1]
         kernel, bias = self.weights(size)
         if columns:
-            return matmul_columns(kernel, x) + bias[:, None]
+            return add_bias(matmul_columns(kernel, x), bias[:, None])
         flat = x.reshape(-1, size)
         if features_lead(*flat.shape):  # an MLP before it has left them so: two transposes that XLA drops
-            flat = (matmul_columns(kernel, flat.T) + bias[:, None]).T
+            flat = add_bias(matmul_columns(kernel, flat.T), bias[:, None]).T
         else:
-            flat = matmul(flat, kernel) + bias
+            flat = add_bias(matmul(flat, kernel), bias)
         return flat.reshape(*x.shape[:-1], self.features)
 
 
@@ -215,7 +220,23 @@ class LivingNorm(nn.Module):
         count = jnp.maximum(living.sum(), 1)  # a layer that is off has none, and must not make NaN of its gradient
         mean = x.sum(axis=-1, keepdims=True) / count
         variance = jnp.maximum(jnp.square(x).sum(axis=-1, keepdims=True) / count - jnp.square(mean), 0.0)
-        return jnp.where(living, (x - mean) * (jax.lax.rsqrt(variance + 1e-6) * scale) + bias, 0.0)
+        scale = jnp.broadcast_to(scale.astype(jnp.float32), x.shape).astype(x.dtype)  # as in add_bias
+        return jnp.where(living, add_bias((x - mean) * (jax.lax.rsqrt(variance + 1e-6) * scale), bias), 0.0)
+
+
+class Conv(nn.Module):
+    """A convolution of ``[B, H, W, C]`` by a window of 3 x 3, padded with zeros to the same size."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: chex.Array) -> chex.Array:
+        kernel = self.param("kernel", orthogonal(np.sqrt(2.0)), (3, 3, x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return add_bias(jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=NHWC), bias)
+
+
+NHWC = ("NHWC", "HWIO", "NHWC")  # the axes of images, kernels and results
 
 
 class CNN(nn.Module):
@@ -236,7 +257,7 @@ class CNN(nn.Module):
         image, rest = x[..., :size], x[..., size:]
         image = image.reshape(-1, *self.shape)
         for channels in self.channels:
-            image = nn.Conv(channels, (3, 3), kernel_init=orthogonal(np.sqrt(2.0)))(image)
+            image = Conv(channels)(image)
             image = ACTIVATIONS[self.activation](image)
         flat = jnp.concatenate([image.reshape(*x.shape[:-1], -1), rest], axis=-1)
         return MLP(self.widths, self.activation, self.layer_norm)(flat)

@@ -11,6 +11,7 @@ from envs.hashing import hashed, mix, plain
 from shoal.sharding import share_rows
 
 ROUNDS = 4
+SMALL = 8  # sizes up to this are sorted
 
 
 def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
@@ -19,11 +20,13 @@ def permutations(key: chex.PRNGKey, count: int, size: int) -> chex.Array:
     A Feistel network over mixed radices: an index is ``left * B + right`` with ``A * B >= size``; each round adds a
     hash of one half to the other, modulo its radix, which is a bijection whatever the hash. Where ``size`` has no
     balanced factors the grid is larger than the size; then the images that fall outside walk on until they are
-    inside, which is again a bijection. A key of another generator (``envs.hashing``) sorts random numbers.
+    inside, which is again a bijection. A grid of a few fields would give a few orders only, such as the rotations of
+    three: random numbers are sorted there, and so they are by a key of another generator (``envs.hashing``).
     """
     if not plain(key):
-        orders = jax.vmap(lambda k: jax.random.permutation(k, size))(jax.random.split(key, count))
-        return share_rows(orders)
+        return share_rows(jax.vmap(lambda k: jax.random.permutation(k, size))(jax.random.split(key, count)))
+    if size <= SMALL:
+        return share_rows(jnp.argsort(jax.random.bits(hashed(key), (count, size)), axis=-1))
     rows, columns = _grid(size)
     seeds = jax.random.bits(hashed(key), (ROUNDS * 2 * count,)).reshape(ROUNDS, 2, count, 1)
 

@@ -314,7 +314,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
     chance = jax.random.uniform(chance_key, (steps * num_envs * agents,)).reshape(steps, num_envs, agents, 1)
     step_keys = split(step_key, (steps, num_envs))
-    pool = setup.vec.fresh(pool_key)
+    pool = setup.vec.fresh(pool_key, state.env_state)
 
     def step(carry, inputs):
         env_state, timestep, noise = carry

@@ -266,7 +266,7 @@ def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tu
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
     step_keys = split(step_key, (steps, num_envs))
-    pool = setup.vec.fresh(pool_key)
+    pool = setup.vec.fresh(pool_key, state.env_state)
 
     def step(carry, inputs):
         env_state, timestep, memory = carry

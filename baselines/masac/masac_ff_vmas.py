@@ -284,7 +284,7 @@ def rollout(
     noise_key, pool_key, step_key = keys
     noise = distributions.noise(noise_key, space, (steps, num_envs))  # [T, E, A, N]
     step_keys = split(step_key, (steps, num_envs))
-    pool = setup.vec.fresh(pool_key)
+    pool = setup.vec.fresh(pool_key, state.env_state)
 
     def step(carry, inputs):
         env_state, t = carry

@@ -235,7 +235,7 @@ def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tup
     noise_key, pool_key, step_key = keys
     noise = choice_noise(noise_key, (steps, num_envs, agents), setup.env.action_space.size)  # [T, E, A, N + 1]
     step_keys = split(step_key, (steps, num_envs))
-    pool = setup.vec.fresh(pool_key)
+    pool = setup.vec.fresh(pool_key, state.env_state)
 
     def step(carry, inputs):
         env_state, timestep, memory = carry

@@ -98,3 +98,22 @@ def test_a_typed_key_uses_no_hash():
     assert hashed(key) == key
     orders = [jax.random.permutation(k, 100) for k in jax.random.split(key)]
     np.testing.assert_array_equal(permutations(key, 2, 100), orders)
+
+
+def test_fold_in_separates_every_word():
+    """Each word of the new key is a bijection of the number: no two of 2 ** 32 numbers give the same key."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**32, 20_000, dtype=np.uint32)
+    pairs = np.concatenate([words, words ^ np.uint32(2**31), np.arange(1000, dtype=np.uint32)])
+    powers = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    pairs = np.unique(np.concatenate([pairs, powers, ~powers, np.array([5, 5 + 2**31], np.uint32)]))
+    for key in (KEY, jnp.zeros(2, jnp.uint32)):
+        fold = jax.jit(lambda numbers, key: jax.vmap(lambda n: jax.random.fold_in(hashed(key), n))(numbers))
+        folded = np.asarray(jax.random.key_data(fold(pairs, key)))
+        for column in folded.T:
+            assert len(np.unique(column)) == len(pairs)
+        bits = as_bits(folded)
+        assert np.abs(bits.mean(axis=0) - 0.5).max() < 0.02
+        assert np.abs((bits[:, 0] != bits[:, 1]).mean(axis=0) - 0.5).max() < 0.02  # the words are of two minds
+        split_words = np.asarray(jax.random.key_data(jax.random.split(hashed(key), 1000)))
+        assert not set(map(tuple, folded)) & set(map(tuple, split_words))

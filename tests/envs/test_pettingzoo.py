@@ -57,7 +57,7 @@ def roll(vec: AutoReset, key, steps: int = STEPS):
         act_key, env_key = jax.random.split(key)
         action = jax.random.randint(act_key, (ENVS, 3), 0, jnp.array([2, 2, 3]))
         keys = jax.random.split(env_key, ENVS)
-        state, timestep = vec.step(keys, state, action, vec.fresh(env_key))
+        state, timestep = vec.step(keys, state, action, vec.fresh(env_key, state))
         return state, (state, timestep, action, keys)
 
     state, first = vec.reset(key)
@@ -224,7 +224,7 @@ def test_a_resumed_training_and_a_copied_run_begin_anew():
 
     def step(vec, state):
         keys = first_keys(jax.random.PRNGKey(0))
-        return vec.step(keys, state, jnp.zeros((ENVS, 3), jnp.int32), vec.fresh(keys[0]))
+        return vec.step(keys, state, jnp.zeros((ENVS, 3), jnp.int32), vec.fresh(keys[0], state))
 
     copied = jax.tree.map(lambda leaf: leaf[np.array([0, 0])], last)  # as an evolution does
     state, result = jax.vmap(partial(step, AutoReset(env, ENVS, 4)))(copied)

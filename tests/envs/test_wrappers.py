@@ -49,7 +49,7 @@ def roll(vec: AutoReset, steps: int, rollouts: int = 1):
     first, history = timestep, []
     step = jax.jit(vec.step)
     for rollout in range(rollouts):
-        pool = vec.fresh(jax.random.fold_in(key, rollout + 1))
+        pool = vec.fresh(jax.random.fold_in(key, rollout + 1), state)
         for _ in range(steps):
             action = jnp.zeros((vec.num_envs, 2), jnp.int32)
             state, timestep = step(jax.random.split(key, vec.num_envs), state, action, pool)
@@ -122,13 +122,66 @@ def test_a_truncated_episode_keeps_its_own_mask_state_and_deaths():
         np.testing.assert_array_equal(getattr(steps, name)[1], getattr(steps, f"final_{name}")[1])
 
 
-@pytest.mark.parametrize(("horizon", "end", "rollout"), [(4, 1000, 8), (5, 1000, 8), (100, 8, 32), (1, 1, 8)])
+@pytest.mark.parametrize(
+    ("horizon", "end", "rollout"), [(4, 1000, 8), (5, 1000, 8), (100, 8, 32), (1, 1, 8), (100, 3, 32)]
+)
 def test_every_episode_starts_from_a_state_of_its_own(horizon, end, rollout):
     vec = AutoReset(TimeLimit(Count(horizon, end)), 4, rollout)
     first, steps = roll(vec, rollout, rollouts=3)
     starts = np.concatenate([np.asarray(first.obs[:, 0, 0]), steps.obs[..., 0, 0][steps.is_first]])
     assert len(np.unique(starts)) == len(starts)
     assert len(starts) == 4 + 4 * (3 * rollout // min(horizon, end))
+
+
+class Chance(Count):
+    """The first state decides whether an episode has 1 step or 20, each with probability 1/2."""
+
+    def _show(self, state, reward):
+        state, timestep = super()._show(state, reward)
+        return state, timestep.replace(terminated=state.step >= jnp.where(state.start < 0.5, 1, 20))
+
+
+@pytest.mark.parametrize("length", [8, 16, 32, 128])
+def test_half_of_all_episodes_start_from_either_of_two_states(length):
+    """However many episodes of a rollout are short: none begins from a first state that has been used."""
+    vec = AutoReset(TimeLimit(Chance(horizon=100, end=1)), 64, length)
+
+    def rollout(state, key):
+        pool = vec.fresh(key, state)
+
+        def step(state, keys):
+            state, timestep = vec.step(keys, state, jnp.zeros((64, 2), jnp.int32), pool)
+            return state, (timestep.is_first, timestep.obs[:, 0, 0])
+
+        return jax.lax.scan(step, state, jax.random.split(key, (length, 64)))
+
+    @jax.jit
+    def play(key):
+        state, _ = vec.reset(key)
+        return jax.lax.scan(rollout, state, jax.random.split(key, 2048 // length))[1]
+
+    begins, start = play(jax.random.PRNGKey(length))
+    starts = np.asarray(start)[np.asarray(begins)]
+    assert len(starts) > 10_000
+    assert abs((starts < 0.5).mean() - 0.5) < 3 * 0.5 / np.sqrt(len(starts))
+    assert len(np.unique(starts)) > len(starts) - 3 * len(starts) ** 2 / 2**24  # chance repeats some: 24 bits
+
+
+def test_runs_that_are_vmapped_reset_as_they_do_alone():
+    """One run of two is dry: both loop, and the other keeps what it has."""
+    vec = AutoReset(TimeLimit(Count(horizon=100, end=2)), 2, 8)
+
+    def play(key, late):
+        state, _ = vec.reset(key)
+        state = state.replace(inner=state.inner.replace(inner=state.inner.inner.replace(step=-6 * late)))
+        pool = vec.fresh(key, state)
+        step = lambda state, keys: vec.step(keys, state, jnp.zeros((2, 2), jnp.int32), pool)  # noqa: E731
+        return jax.lax.scan(step, state, jax.random.split(key, (8, 2)))[1].obs
+
+    keys, late = jax.random.split(jax.random.PRNGKey(0)), jnp.array([[0, 0], [1, 1]])
+    both = jax.vmap(play)(keys, late)
+    for run in range(2):
+        np.testing.assert_array_equal(both[run], play(keys[run], late[run]))
 
 
 def test_the_pool_is_much_smaller_than_a_reset_per_step():
@@ -241,7 +294,7 @@ def test_a_shaped_reward_is_learnt_from_and_not_counted():
     for env in (plain, Shaped(plain)):
         vec = EpisodeStats(AutoReset(env, 2, 5))
         state, _ = vec.reset(jax.random.PRNGKey(0))
-        pool = vec.fresh(jax.random.PRNGKey(2))
+        pool = vec.fresh(jax.random.PRNGKey(2), state)
         _, steps = jax.lax.scan(lambda s, x, v=vec, p=pool: v.step(x[1], s, x[0], p), state, (actions, keys))
         returns.append(steps.episode_return)
         rewards.append(steps.reward)

@@ -207,3 +207,33 @@ def test_bfloat16_is_what_networks_compute_in_and_no_more(network, in_bfloat16):
     for low, high in zip(jax.tree.leaves(rough), jax.tree.leaves(exact), strict=True):
         assert low.dtype == high.dtype == jnp.float32
         assert 0.0 < np.abs(low - high).max() < 0.05 * np.abs(high).max()
+
+
+ROWS = 2**16
+BIASED = {
+    "dense": (networks.Dense(8), (ROWS, 4)),  # features lead
+    "few features": (networks.Dense(1), (ROWS, 4)),
+    "living norm": (networks.LivingNorm(), (ROWS, 4), np.array([True, True, True, False])),
+    "cnn": (networks.CNN((4, 4, 1), (4,), (8,)), (ROWS // 16, 16)),
+}
+
+
+@pytest.mark.parametrize("name", [*BIASED, "gru"])
+def test_bfloat16_sums_the_gradients_of_biases_in_float32(name, in_bfloat16):
+    """In bfloat16 a sum of ones stops at 256: of 65,536 rows a quarter of the gradient would be left."""
+    if name == "gru":  # a single step
+        module, inputs = memory.GRU(8), (jnp.ones((ROWS, 8)), jnp.ones((1, ROWS, 4)), jnp.zeros((1, ROWS, 1), bool))
+    else:
+        module, shape, *rest = BIASED[name]
+        inputs = (jax.random.uniform(jax.random.PRNGKey(0), shape), *rest)
+    params = jax.jit(module.init)(jax.random.PRNGKey(1), *inputs)["params"]
+
+    def total(params, inputs):
+        return jax.tree.leaves(networks.apply(module, params, *inputs))[0].sum()
+
+    rough = jax.jit(jax.grad(total))(params, inputs)
+    networks.compute_in("float32")
+    exact = jax.jit(jax.grad(lambda *arguments: total(*arguments)))(params, inputs)
+    for (path, low), high in zip(jax.tree_util.tree_leaves_with_path(rough), jax.tree.leaves(exact), strict=True):
+        if path[-1].key in ("bias", "scale"):
+            assert np.abs(low - high).max() <= 0.02 * np.abs(high).max(), path

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from shoal.shuffle import permutations
 
@@ -35,3 +38,15 @@ def test_epochs_and_keys_differ():
     other = np.asarray(permutations(jax.random.PRNGKey(1), 2, 256))
     assert (first[0] != first[1]).mean() > 0.9
     assert (first[0] != other[0]).mean() > 0.9
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_every_order_of_a_few_is_equally_likely(size):
+    """Chi-squared over all orders, twelve of each; the orders of two epochs of a key go in side by side."""
+    count = 12 * math.factorial(size)
+    keys = jax.random.split(jax.random.PRNGKey(size), count // 2)
+    orders = np.asarray(jax.jit(jax.vmap(lambda key: permutations(key, 2, size)))(keys))
+    rank = (orders.reshape(count, size) * size ** np.arange(size)).sum(axis=1)
+    _, seen = np.unique(rank, return_counts=True)
+    seen = np.concatenate([seen, np.zeros(math.factorial(size) - len(seen))])
+    assert stats.chisquare(seen).pvalue > 0.001
