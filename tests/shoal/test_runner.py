@@ -150,6 +150,7 @@ REPLAY = [
     "algo.q.hidden=8",
     "hypers.lr_end=1.0",  # nothing that depends on the length of the training
     "hypers.eps_end=1.0",
+    "hypers.priority_beta=1.0",
     "evaluation.episodes=2",
 ]
 
