@@ -163,7 +163,7 @@ def _check_word(word: str, key: str) -> None:
 
 def _file(name: str) -> DictConfig:
     path = Path(name) if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
-    if not path.exists():
+    if not os.path.exists(path):
         known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.yaml")))
         raise UserError(f"benchmark={name}: no such file; a path of a YAML file, or one of {known}")
     try:
@@ -283,7 +283,7 @@ def plan(cell: Cell) -> Planned:
 
 def _done(cell: Cell, cfg: DictConfig, made: runner.Plan, module: ModuleType) -> float:
     """The share of a cell that its folder holds, after checking that it holds the same training."""
-    if not (cell.folder / "config.yaml").exists():
+    if not os.path.exists(cell.folder / "config.yaml"):
         return 0.0
     saved = config.complete(cell.folder, config.saved_settings(cell.folder), module.Config, module.Hypers)
     before: Any = OmegaConf.to_container(saved)

@@ -328,7 +328,7 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
 def saved_settings(folder: Path) -> DictConfig:
     """What the ``config.yaml`` of a folder says."""
     path = folder / "config.yaml"
-    if not path.exists():
+    if not os.path.exists(path):  # nor is a name that is too long
         raise UserError(f"{folder}: no config.yaml there; name the folder that a training left behind")
     return OmegaConf.create(reading.settings(path))
 

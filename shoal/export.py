@@ -67,7 +67,7 @@ def export(
         training = runs.load(training)
     check_known(training)
     folder, config = training.folder, training.config
-    if not (folder / policies.FILE).exists():
+    if not os.path.exists(folder / policies.FILE):
         raise UserError(
             f"{folder}: no {policies.FILE} there, which a training writes at its end; {pasted('resume', folder)}"
         )
@@ -384,7 +384,7 @@ def load_compiled(path: str | Path) -> Compiled:
     with reading.opened(path, reading.RECORDS) as file:
         data = file.read()
     beside = path.with_name(DESCRIPTION)
-    if beside.exists():
+    if os.path.exists(beside):
         told = reading.json_file(beside)
         known = told.get("jax") if isinstance(told, dict) else None
         if isinstance(known, dict) and known.get("sha256") != _digest(data):

@@ -206,7 +206,7 @@ def place_of(name: str, line: str, header: list[str] | None, batches: Sequence[B
 
 def whole_lines(path: Path) -> list[str]:
     """The lines of a file; none if it is not there. A running or a killed training can leave half a line: not that."""
-    lines = reading.text(path, reading.RECORDS).split(ENDING) if path.exists() else []
+    lines = reading.text(path, reading.RECORDS).split(ENDING) if os.path.exists(path) else []
     return [line + ENDING for line in lines[:-1]]
 
 

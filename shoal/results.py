@@ -190,7 +190,11 @@ def read(paths: Iterable[str | Path]) -> Results:
         if not usable:
             unusable.append(str(path))
             if said == len(notes):
-                what = "nothing that a training or marl-eval left behind" if path.exists() else "no such file or folder"
+                what = (
+                    "nothing that a training or marl-eval left behind"
+                    if os.path.exists(path)
+                    else "no such file or folder"
+                )
                 notes.append(f"{path}: {what}")
     _tell_apart([training for training, _ in trainings])
     objectives = _objectives(trainings, plain, notes)
@@ -310,7 +314,7 @@ def _provenance(folder: Path) -> dict[str, Any]:
 def _entries(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
     """The lines of ``evaluations.jsonl``; what a killed process left half is passed over."""
     path = folder / EVALUATIONS
-    if not path.exists():
+    if not os.path.exists(path):
         raise Unreadable("a training that has not been evaluated yet")
     try:
         lines = reading.text(path, reading.RECORDS).splitlines()

@@ -11,6 +11,7 @@ is made and JAX is not imported. Policies need the algorithm, and make it when t
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -138,7 +139,7 @@ class Runs:
     def marl_eval(self) -> dict[str, Any]:
         """``evaluations.json``: marl-eval's layout of the same, written when a training ends or stops."""
         path = self.folder / "evaluations.json"
-        if not path.exists():
+        if not os.path.exists(path):
             raise _mistake(f"{path}: is written when a training ends; until then there is .evaluations")
         return reading.json_file(path, reading.RECORDS)
 
@@ -243,7 +244,7 @@ def load(folder: str | Path, file: str | Path | None = None) -> Runs:
     """
     folder = Path(folder)
     path = folder / "config.yaml"
-    if not path.exists():
+    if not os.path.exists(path):
         raise _mistake(f"{folder}: no config.yaml there; name the folder that a training left behind")
     runs = Runs(folder, OmegaConf.create(reading.settings(path)), file)
     try:

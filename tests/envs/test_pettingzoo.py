@@ -276,7 +276,7 @@ def test_a_training_repeats_to_the_bit_stops_in_one_line_and_resumes(train, caps
     one, other = ((folder / "metrics.csv").read_text().splitlines() for folder in (whole, stopped))
     assert len(one) == 1 + 2 * 2  # two runs, two chunks
     assert one[:3] == other
-    train(f"resume={stopped}", small=False, callbacks=[Idle])
+    train(f"resume={stopped}", f"env={NAME}", small=False, callbacks=[Idle])  # the module is named again
     assert "episodes start anew" in " ".join(capsys.readouterr().err.split())
     resumed = (stopped / "metrics.csv").read_text().splitlines()
     assert resumed[:3] == one[:3]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import made
 from tests.conftest import SCRIPT
 
 
@@ -150,9 +151,9 @@ def test_a_resumed_evolution_stays_as_it_was(complaint, tmp_path, word):
 
 
 def test_a_training_of_another_file_is_not_resumed(complaint, tmp_path):
-    (tmp_path / "config.yaml").write_text("file: qmix/qmix_rnn_mpe\n")
-    answer = complaint(f"resume={tmp_path}")
-    assert answer == f"error: resume={tmp_path}: is a training of baselines/qmix/qmix_rnn_mpe.py, not of this file"
+    folder = made.training(tmp_path / "qmix", file="qmix/qmix_rnn_mpe")
+    answer = complaint(f"resume={folder}")
+    assert answer == f"error: resume={folder}: is a training of baselines/qmix/qmix_rnn_mpe.py, not of this file"
 
 
 def test_hydras_own_flags_keep_their_values():
