@@ -461,6 +461,30 @@ def test_maddpgs_targets_and_losses_are_those_of_plain_loops(death):
 
 
 @pytest.mark.parametrize("death", DEATHS)
+def test_what_maddpg_keeps_of_three_steps_is_that_of_a_plain_loop(death):
+    """Rewards while they count, whether anything comes after, and what is seen then."""
+    config = maddpg.Config(num_envs=E, rollout_length=T, batch_size=2, buffer_size=24, n_step=3, death=death)
+    setup = maddpg.make(config, toy()).update.keywords["setup"]
+    final, reward = numbers(T, E, A, N, seed=1), numbers(T, E, A, seed=2)
+    seen = maddpg.Seen(jnp.zeros((T, E, A, N)), None, jnp.ones((T, E, A, N), bool), jnp.asarray(ALIVE))
+    made = maddpg.Transition(seen, jnp.zeros((T, E, A, N)), timesteps(final, reward, final))
+    items = jax.jit(partial(maddpg.experience, hypers=maddpg.Hypers(gamma=0.9), setup=setup))(made)
+    for t, e, a in np.ndindex(T, E, A):
+        total, scale, k = 0.0, 1.0, t
+        while True:
+            total += scale * reward[k, e, a]
+            scale *= 0.0 if ends(k, e, a, death) else 1.0
+            if k == min(t + 2, T - 1) or TERMINATED[k, e] or TRUNCATED[k, e]:
+                break
+            k, scale = k + 1, 0.9 * scale
+        row = t * E + e
+        close(items.reward[row, a], total)
+        close(items.future[row, a], scale)
+        close(items.next.obs[row, a], final[k, e, a])
+        assert items.earning[row, a] == (ALIVE[t, e, a] or death == "keeps_return")
+
+
+@pytest.mark.parametrize("death", DEATHS)
 def test_masacs_targets_and_loss_are_those_of_plain_loops(death):
     """Discrete: exact expectations over legal actions, entropies of the living alone, twins, temperatures of teams."""
     config = {"num_envs": 2, "rollout_length": 6, "batch_size": 12, "buffer_size": 24, "sharing": "independent"}
