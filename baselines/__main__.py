@@ -5,6 +5,9 @@ A name is a small YAML over an algorithm file, ``config/algorithm/<name>.yaml``;
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+
 import importlib
 import sys
 from pathlib import Path

@@ -155,9 +155,8 @@ REPLAY = [
 ]
 
 
-def test_replay_resumes_to_the_bit(train, tmp_path, monkeypatch):
+def test_replay_resumes_to_the_bit(train, tmp_path):
     """The buffer has wrapped when the training stops, and is part of what goes on, its priorities too."""
-    monkeypatch.setattr(checkpoint, "LARGE", 0)  # written as a large state is; small ones are everywhere else
     words = [*REPLAY, "algo.replay=prioritised"]
     whole = train(*words, small=False, module=qmix)
     half = train(*words, "total_steps=400", "chunks=2", small=False, module=qmix, folder=tmp_path / "half")
