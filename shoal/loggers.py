@@ -7,7 +7,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,7 +83,20 @@ class Wandb:
         elif settings.runs:
             self._start(0)
 
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """A full disk and wandb's own errors are one line."""
+        try:
+            with writing.faults(self.folder / "wandb"):
+                yield
+        except self.wandb.Error as error:
+            raise Fault(f"logger={self.settings.name}: {str(error).splitlines()[0]}") from error
+
     def log(self, rows: Rows, env_steps: int) -> None:
+        with self._faults():
+            self._log(rows, env_steps)
+
+    def _log(self, rows: Rows, env_steps: int) -> None:
         if not self.each:
             self.started[None].log(summary(rows, self.settings.runs), step=env_steps)
             return
@@ -93,8 +107,9 @@ class Wandb:
                 self._start(row["run"]).log(finite, step=env_steps)
 
     def close(self) -> None:
-        for run in self.started.values():
-            run.finish()
+        with self._faults():
+            for run in self.started.values():
+                run.finish()
 
     def _start(self, run: int | None) -> Any:
         """The wandb run of ``run``, begun when it is first needed."""
