@@ -159,7 +159,7 @@ def evolved() -> list[dict]:
     """Two populations of three: who has the most return is not who has the most for the adversaries."""
     first = {"episode_return/adversary": [1, 2, 3, 9, 8, 7]}
     second = {"episode_return/adversary": [4, 5, 6, 6, 9, 5]}
-    last = {"episode_return/adversary": [10, 11, 12, 13, 14, 15]}
+    last = {"episode_return/adversary": [10, 11, 12, 13, 14, 16]}
     return [
         entry(10, [9, 8, 7, 1, 2, 3], **first),
         entry(20, [6, 5, 4, 1, 0, 2], **second) | {"diverged": [4]},
@@ -229,6 +229,9 @@ def test_a_report_leaves_out_the_diverged_and_says_so(tmp_path):
     assert "; 2 diverged</small>" in text
     assert "as they were scored; band: 95 % bootstrap. 2 more diverged." in text
     assert "2 runs, 2 more diverged; thick" in text
+    folder_of(tmp_path / "d", [entry(10, [7, np.nan, 7, np.nan])], [3], name="qmix", seeds=4)
+    (cell,) = results.read([tmp_path / "d"]).cells
+    assert (len(cell.runs), cell.diverged) == (2, 2)  # one of them without having been marked
     calm = results.read([tmp_path / "a"])
     assert "diverged" not in page.page(summary.summarise(calm, "x"), calm).split("<script")[0]
 
@@ -281,6 +284,8 @@ def test_folders_without_an_objective_are_ranked_by_the_mean_return(tmp_path):
     mixed = results.read([tmp_path])
     assert mixed.objective == "episode_return"
     assert "ranked by episode_return" in mixed.notes[0]
+    folder_of(tmp_path / "d", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return/adversary", 2, name="qmix")
+    assert results.read([tmp_path / "c", tmp_path / "d"]).objective == "episode_return"  # two that do not agree
     folder_of(tmp_path / "e", [entry(10, [2, 2])], [], "win_rate", 2, name="iql")
     strange = results.read([tmp_path / "e"])
     assert strange.objective == "episode_return"
