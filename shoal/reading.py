@@ -254,6 +254,7 @@ def table(path: Path, lines: list[str], kinds: Mapping[str, type], **options: An
         if line.count(",") != len(names) - 1:
             raise mistake(f"{path}: line {number} cannot be read (it has not {len(names)} values)")
     try:
-        return pd.read_csv(io.StringIO("".join(lines)), dtype=kinds, **options)
+        with np.errstate(invalid="ignore"):  # infinity in a column of whole numbers: an error follows
+            return pd.read_csv(io.StringIO("".join(lines)), dtype=kinds, **options)
     except (ValueError, OverflowError) as error:
         raise mistake(f"{path}: cannot be read ({_first_line(error)})") from error

@@ -193,14 +193,17 @@ def place_of(name: str, line: str, header: list[str] | None, batches: Sequence[B
     """The batch and the environment steps of a line; None if it is of no batch, or no such line."""
     try:
         if name == EVALUATIONS:
-            entry = json.loads(line)
-            batch, env_steps = int(entry["batch"]), int(entry["env_steps"])
+            entry = reading.evaluation(line)
+            batch, env_steps = entry["batch"], entry["env_steps"]
+            begun = batches[batch]
+            if not begun.first_run <= min(entry["runs"]) <= max(entry["runs"]) < begun.stop_run:
+                return None, 0
         else:
             run, _, env_steps = map(int, line.split(",", 3)[:3])
             batch = next(i for i, begun in enumerate(batches) if begun.first_run <= run < begun.stop_run)
         fits = 0 <= batch < len(batches) and (header is None or line.count(",") + 1 == len(header))
         return (batch if fits else None), env_steps
-    except (ValueError, TypeError, KeyError, StopIteration, RecursionError, OverflowError):
+    except (ValueError, IndexError, StopIteration):
         return None, 0
 
 

@@ -163,14 +163,20 @@ def test_a_checkpoint_of_another_state_or_of_orbax_is_refused(tmp_path):
 # Records
 
 
+def played(batch: int, env_steps: int) -> dict:
+    """An evaluation of both runs of a batch."""
+    runs = [2 * batch, 2 * batch + 1]
+    return {"batch": batch, "env_steps": env_steps, "runs": runs, "metrics": {"episode_return": [[0.5], [1.0]]}}
+
+
 def filled(folder) -> dict[int, dict]:
     """Two batches of two runs, two chunks each; what their checkpoints say of the records."""
     records = Records(folder)
     for batch in range(2):
         for steps in (64, 128):
             rows = [{"run": 2 * batch + i, "seed": i, "env_steps": steps, "loss": 0.5} for i in range(2)]
-            records.append(rows, {"batch": batch, "env_steps": steps, "metrics": {}})
-    records.append_evaluation({"absolute": True, "batch": 1, "env_steps": 128})
+            records.append(rows, played(batch, steps))
+    records.append_evaluation({"absolute": True, **played(1, 128)})
     return {batch: records.seal(batch) for batch in range(2)}
 
 
@@ -200,7 +206,7 @@ def test_records_mend_themselves_and_leave_no_silent_hole(tmp_path, capsys, name
         assert len(said) == 1 and str(path) in said[0] and "the checkpoint has seen" in said[0]
         assert (tmp_path / f"{name}.damaged").exists() == (harm not in ("empty", "nul"))
     row = {"run": 2, "seed": 0, "env_steps": 192, "loss": 0.5}
-    records.append([row], {"batch": 1, "env_steps": 192, "metrics": {}})
+    records.append([row], played(1, 192))
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
     assert lines[0] == "run,seed,env_steps,loss" and lines[-1] == "2,0,192,0.5"
     assert records.evaluations()[-1]["env_steps"] == 192
