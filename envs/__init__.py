@@ -1,14 +1,15 @@
-"""Environments behind one protocol (see ``envs.base``)."""
+"""Environments behind one protocol (see ``shoal.envs.base``)."""
 
-from envs import jaxmarl as _jaxmarl
-from envs import matrix as _matrix
-from envs import mpe as _mpe
-from envs import pettingzoo as _pettingzoo
-from envs import smax as _smax
-from envs import vmas as _vmas
-from envs.base import Continuous, Discrete, Env, TimeStep, UserError
-from envs.registry import canonical, make, register
-from envs.registry import list_envs as list
+from shoal.envs import jaxmarl as _jaxmarl
+from shoal.envs import matrix as _matrix
+from shoal.envs import mpe as _mpe
+from shoal.envs import smax as _smax
+from shoal.envs import vmas as _vmas
+from shoal.envs.base import Continuous, Discrete, Env, TimeStep
+from shoal.envs.host import pettingzoo as _pettingzoo
+from shoal.envs.registry import canonical, make, register
+from shoal.envs.registry import list_envs as list
+from shoal.errors import UserError
 
 __all__ = ["Continuous", "Discrete", "Env", "TimeStep", "UserError", "canonical", "list", "make", "register"]
 

@@ -15,15 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-
-class UserError(ValueError):
-    """A mistake in what the user asked for: shown as one line, without a stack trace."""
-
-
-class Fault(UserError):
-    """What the machine refuses, such as a full disk: one line, and exit code 1."""
-
-    code = 1
+from shoal.errors import UserError
 
 
 class TimeStep(struct.PyTreeNode):
@@ -109,7 +101,7 @@ class Env:
 
     A subclass sets the attributes in ``__init__`` and implements the two functions. ``truncated`` is left False
     (unless an environment cuts its episodes itself): the time limit belongs to the ``TimeLimit`` wrapper, which
-    ``envs.make`` puts around every environment.
+    ``shoal.envs.make`` puts around every environment.
     """
 
     name: str = ""  # "family/task"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from envs.base import Fault, UserError
+from shoal.errors import Fault, UserError
 
 OVERSAMPLING = 3
 TRAIL = 25  # steps

@@ -56,8 +56,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import ActionSpace, Continuous, Discrete, Env, EnvState, TimeStep, UserError, pad_stack, size_mask
-from envs.registry import register
+from shoal.envs.base import ActionSpace, Continuous, Discrete, Env, EnvState, TimeStep, pad_stack, size_mask
+from shoal.envs.registry import register
+from shoal.errors import UserError
 
 UNLIMITED = np.iinfo(np.int32).max  # a step count that no episode reaches
 

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.base import Discrete, Env, TimeStep, UserError
-from envs.registry import register
+from shoal.envs.base import Discrete, Env, TimeStep
+from shoal.envs.registry import register
+from shoal.errors import UserError
 
 CLIMBING = ((11.0, -30.0, 0.0), (-30.0, 7.0, 6.0), (0.0, 0.0, 5.0))
 

@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable
 from numbers import Real
 
-from envs.base import Env, UserError
-from envs.wrappers import TimeLimit
+from shoal.envs.base import Env
+from shoal.envs.wrappers import TimeLimit
+from shoal.errors import UserError
 
 Factory = Callable[..., Env]
 _FACTORIES: dict[str, Factory] = {}

@@ -3,7 +3,7 @@
 The same state, action and random numbers give the same next state, observations, rewards and legal actions as in
 JaxMARL's ``HeuristicEnemySMAX.step_env`` (Rutherford et al. 2024; tests/envs/test_smax.py compares them on every map).
 Names, order and numbering of units and actions are JaxMARL's: north, east, south, west, stop, then attack an enemy.
-An episode ends when a team is dead; JaxMARL's own time limit is a step late, the ``TimeLimit`` of ``envs.make`` is not.
+An episode ends when a team is dead; JaxMARL's own time limit is a step late, our ``TimeLimit`` is not.
 Left out: continuous actions, learned enemies, and names for the types of units.
 
 An environment is a handful of small arrays, and a CPU is fast along a long last axis only. So the battle is written
@@ -28,9 +28,10 @@ import numpy as np
 from flax import struct
 from jax.custom_batching import custom_vmap
 
-from envs.base import Discrete, Env, TimeStep, UserError
-from envs.mpe.base import check_choice, check_count
-from envs.registry import register
+from shoal.envs.base import Discrete, Env, TimeStep
+from shoal.envs.mpe.base import check_choice, check_count
+from shoal.envs.registry import register
+from shoal.errors import UserError
 
 HORIZON = 100
 MOVES = 5  # north, east, south, west, stop

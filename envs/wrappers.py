@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.base import Env, EnvState, TimeStep, UserError, select
-from envs.hashing import split
-from envs.host import Lasting, begun
+from shoal.envs.base import Env, EnvState, TimeStep, select
+from shoal.envs.host.calls import Lasting, begun
+from shoal.errors import UserError
+from shoal.hashing import split
 
 
 class Wrapper(Env):

@@ -4,8 +4,8 @@ The recipes anneal ``lr`` and ``ent_coef`` linearly; PPO's clip range stays. ``C
 cosine. ``clip_eps`` is traced, an argument of the compiled program, so that changing it compiles nothing:
 
     python examples/anneal_clip.py                                                        # IPPO with CosineClip
-    python -m baselines mappo callbacks=[examples/anneal_clip.py:CosineClip]              # any file with a clip_eps
-    python -m baselines mappo callbacks=[examples/anneal_clip.py:stop_when_it_stands_still]
+    python -m shoal mappo callbacks=[examples/anneal_clip.py:CosineClip]              # any file with a clip_eps
+    python -m shoal mappo callbacks=[examples/anneal_clip.py:stop_when_it_stands_still]
 
 ``metrics.csv`` then has ``hypers/clip_eps`` (and all others) as each chunk used it.
 """
@@ -16,9 +16,9 @@ import math
 
 import numpy as np
 
-from baselines.ippo import ippo_ff_mpe as ippo
-from shoal.callbacks import Callback, Changes, Context
-from shoal.config import main
+from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.config.config import main
+from shoal.run.callbacks import Callback, Changes, Context
 
 
 class CosineClip(Callback):

@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-import envs
-from baselines.ippo import ippo_ff_mpe as ippo
-from envs.base import Discrete, Env, TimeStep
-from shoal import models
-from shoal.config import main
-from shoal.networks import MLP, Dense
+from shoal import envs
+from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.config.config import main
+from shoal.envs.base import Discrete, Env, TimeStep
+from shoal.nn import models
+from shoal.nn.networks import MLP, Dense
 
 
 class Attend(nn.Module):

@@ -23,13 +23,13 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from envs.base import UserError
-from shoal import benchmark
-from shoal.benchmark import Outcome, Planned, Tick, duration, remaining
-from shoal.progress import human, show_table
-from shoal.runner import Stop
-from shoal.sharding import cores_as_devices
-from shoal.words import fail
+from shoal.benchmark import benchmark
+from shoal.benchmark.benchmark import Outcome, Planned, Tick, duration, remaining
+from shoal.config.words import fail
+from shoal.errors import UserError
+from shoal.run.progress import human, show_table
+from shoal.run.runner import Stop
+from shoal.run.sharding import cores_as_devices
 
 
 def make_plan(settings: benchmark.Benchmark, words: list[str]) -> list[Planned]:

@@ -1,4 +1,4 @@
-"""How well a trace foretells the time of a training: fits the constants of ``shoal.cost.Rates`` on this machine.
+"""How well a trace foretells the time of a training: fits the constants of ``shoal.run.cost.Rates`` on this machine.
 
     python scripts/calibrate.py            # prints the fit, and what it says of each program beside what was measured
 
@@ -16,8 +16,10 @@ import jax
 import numpy as np
 from scipy.optimize import nnls
 
-from shoal import benchmark, config, cost, runner
-from shoal.words import Parser
+from shoal.benchmark import benchmark
+from shoal.config import config
+from shoal.config.words import Parser
+from shoal.run import cost, runner
 
 PROGRAMS = (
     ("ippo", "mpe/simple_spread"),

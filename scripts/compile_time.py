@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shoal.words import Parser
+from shoal.config.words import Parser
 
 ROOT = Path(__file__).parent.parent
 SIZE = ("total_steps=1e5", "chunks=2")  # how long it trains does not change what is compiled
@@ -22,7 +22,7 @@ SIZE = ("total_steps=1e5", "chunks=2")  # how long it trains does not change wha
 def compile_seconds(algorithm: str, cache: Path, words: list[str]) -> float:
     """One training in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "baselines", algorithm, *SIZE, *words, f"run.dir={folder}/run"]
+        command = [sys.executable, "-m", "shoal", algorithm, *SIZE, *words, f"run.dir={folder}/run"]
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
         return json.loads((Path(folder) / "run" / "provenance.json").read_text())["session"]["compile_seconds"]

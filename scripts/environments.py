@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-import envs
-from shoal.words import Parser
+from shoal import envs
+from shoal.config.words import Parser
 
 HEAD = """# Environments
 

@@ -46,7 +46,7 @@ from scipy import stats
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-from shoal.words import Parser, some_of
+from shoal.config.words import Parser, some_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -261,7 +261,7 @@ def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
     done = folder / "took.json"
     if not done.exists():
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        subprocess.run([sys.executable, "-m", "baselines", *words, f"run.dir={folder}"], check=True, cwd=ROOT)
+        subprocess.run([sys.executable, "-m", "shoal", *words, f"run.dir={folder}"], check=True, cwd=ROOT)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         facts = {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu, "load": os.getloadavg()[1]}

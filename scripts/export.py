@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 
 import shoal
-from envs.base import UserError
-from shoal import deploy
-from shoal.export import Exported, export
-from shoal.words import fail, readable, unknown
+from shoal.config.words import fail, readable, unknown
+from shoal.errors import UserError
+from shoal.export import deploy
+from shoal.export.export import Exported, export
 
 WORDS = {"folder": "", "run": "best", "which": "best", "out": "", "jax": "false", "import": ""}
 ACTS = 200  # that the time of one is the median of

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from shoal.words import Parser
+from shoal.config.words import Parser
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "baselines" / "ippo" / "ippo_ff_mpe.py"

@@ -28,12 +28,13 @@ from typing import Any
 import yaml
 
 import shoal
-from envs.base import UserError
-from shoal import checkpoint, policies, results
-from shoal.config import INT32, complete, saved_settings
-from shoal.page import page
-from shoal.summary import summarise
-from shoal.words import Parser, fail, number
+from shoal.config.config import INT32, complete, saved_settings
+from shoal.config.words import Parser, fail, number
+from shoal.errors import UserError
+from shoal.folder import checkpoint, policies
+from shoal.report import results
+from shoal.report.page import page
+from shoal.report.summary import summarise
 
 FILES = ("config.yaml", "metrics.csv", "evaluations.jsonl", "evaluations.json", "provenance.json", policies.FILE)
 STRANGE: tuple[Any, ...] = (

@@ -27,12 +27,12 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from shoal.report import bootstrap, iqm
+from shoal.report.report import bootstrap, iqm
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-from shoal.words import Parser, some_of
+from shoal.config.words import Parser, some_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -164,7 +164,7 @@ def train(training: Training, folder: Path) -> None:
         return
     words = training.command[1:]
     words = [f"resume={folder}"] if (folder / "checkpoints").exists() else [*words, f"run.dir={folder}"]
-    subprocess.run([sys.executable, "-m", "baselines", training.algorithm, *words], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "shoal", training.algorithm, *words], check=True, cwd=ROOT)
 
 
 def ended(training: Training, folder: Path) -> bool:
@@ -203,7 +203,7 @@ def record(training: Training, folder: Path, out: Path) -> None:
     facts = json.loads((folder / "provenance.json").read_text())
     facts = {name: facts[name] for name in ("python", "packages", "cores", "session")}
     rounded = {"sampled": sampled.round(4).tolist(), "greedy": greedy.round(4).tolist()}
-    command = " ".join(["python -m baselines", *training.command])
+    command = " ".join(["python -m shoal", *training.command])
     text = {"command": command, "measure": training.measure, "steps": steps.tolist(), **rounded, "provenance": facts}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(text) + "\n")
@@ -398,7 +398,7 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
 INTRO = """\
 # Learning
 
-Written by `python scripts/learning.py`. A line is `python -m baselines <algorithm> env=...` with the recipe that \
+Written by `python scripts/learning.py`. A line is `python -m shoal <algorithm> env=...` with the recipe that \
 ships; {cores} CPU cores, Python {python}, {versions}. *Sampled* are training episodes (of the first chunk and of \
 the last tenth of the chunks), *greedy* the evaluation episodes of that time. Other jobs used the machine meanwhile, \
 so that the times are too long. Returns are per agent; IQM over seeds with a 95 % bootstrap interval, or all seeds \

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.words import Parser
+from shoal.config.words import Parser
 
 SCALES = (0.25, 0.5, 0.8, 1.2)  # of the initial positions, an episode each
 VERSIONS = {"simple_speaker_listener": 4}  # all others are v3

@@ -18,7 +18,7 @@ from marl_eval.utils.data_processing_utils import create_matrices_for_rliable, d
 from marl_eval.utils.diagnose_data_errors import DiagnoseData
 from rliable import library, metrics
 
-from shoal.words import Parser
+from shoal.config.words import Parser
 
 METRIC = "mean_episode_return"
 DATA = Path(__file__).parent.parent / "tests" / "data" / "statistics.json"

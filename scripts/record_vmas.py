@@ -37,7 +37,7 @@ from vmas.simulator.joints import Joint
 from vmas.simulator.scenario import BaseScenario
 from vmas.simulator.sensors import Lidar
 
-from shoal.words import Parser
+from shoal.config.words import Parser
 
 FIELDS = ("pos", "vel", "rot", "ang_vel")
 EPISODES = {"random": (2, 20), "push": (2, 8), "thrown": (6, 3), "arrived": (6, 2)}  # how many, of how many steps

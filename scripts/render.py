@@ -4,7 +4,7 @@
     python scripts/render.py runs/<folder> --run 3 --episodes 2 --out balance.webp
     python scripts/render.py vmas/balance vmas/wheel mpe/simple_tag --out some.gif   # random actions, side by side
 
-MPE and VMAS environments have pictures; another may have by a ``render`` of its own (see ``envs.base.Env``).
+MPE and VMAS environments have pictures; another may have by a ``render`` of its own (see ``shoal.envs.base.Env``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 import jax
 import numpy as np
 
-import envs
 import shoal
-from envs import Continuous, Env, UserError, drawing
-from shoal import policies
-from shoal.config import INT32
-from shoal.play import play
-from shoal.words import Parser, fail, number
+from shoal import envs
+from shoal.config.config import INT32
+from shoal.config.words import Parser, fail, number
+from shoal.envs import Continuous, Env, UserError, drawing
+from shoal.folder import policies
+from shoal.folder.play import play
 
 
 def at_random(env: Env) -> Callable:

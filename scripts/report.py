@@ -17,10 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shoal import figures, results, writing
-from shoal.page import page
-from shoal.summary import summarise
-from shoal.words import Parser, fail, number
+from shoal.config.words import Parser, fail, number
+from shoal.folder import writing
+from shoal.report import figures, results
+from shoal.report.page import page
+from shoal.report.summary import summarise
 
 
 def write(folder: Path, found: results.Results, title: str, animations: int) -> None:
@@ -35,7 +36,7 @@ def write(folder: Path, found: results.Results, title: str, animations: int) -> 
         writing.write(own, json.dumps(merged))
     episodes: list[tuple[str, str, str]] = []
     if animations:
-        from shoal.animation import best_policies
+        from shoal.report.animation import best_policies
 
         episodes = best_policies(found, animations, data["notes"])
     writing.write(folder / "report.html", page(data, found, episodes))

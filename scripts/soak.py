@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-import envs
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from shoal import replay
-from shoal.models import Model
-from shoal.runner import RUN_LONG
-from shoal.words import Parser
+from shoal import envs
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.config.words import Parser
+from shoal.nn.models import Model
+from shoal.rl import replay
+from shoal.run.runner import RUN_LONG
 
 RECORD = Path(__file__).parent.parent / "docs" / "results" / "soak.json"
 FILES: dict[str, ModuleType] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.words import Parser
+from shoal.config.words import Parser
 
 STARTS, STEPS, BEAM = 300, 25, 300
 DAMPING, THRUST, DT = 0.25, 5.0, 0.1  # MPE's, mass 1

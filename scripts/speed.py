@@ -33,15 +33,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import envs
-from baselines.ippo import ippo_ff_mpe as ippo
-from envs.base import Discrete, Env, MultiDiscrete, UserError
-from envs.hashing import key_of
-from envs.wrappers import AutoReset
-from shoal import learners, networks, runner, sharding, sweep
-from shoal.progress import human, show_table
-from shoal.shuffle import permutations
-from shoal.words import Parser, some_of
+from shoal import envs
+from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.config.words import Parser, some_of
+from shoal.envs.base import Discrete, Env, MultiDiscrete
+from shoal.envs.wrappers import AutoReset
+from shoal.errors import UserError
+from shoal.hashing import key_of
+from shoal.nn import networks
+from shoal.rl import learners
+from shoal.rl.shuffle import permutations
+from shoal.run import runner, sharding, sweep
+from shoal.run.progress import human, show_table
 
 PARTS = ("env", "train", "reference", "matmul")
 MORE = ("costs",)  # measured only where --only names them

@@ -17,11 +17,11 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_th
 import jax
 import jax.numpy as jnp
 
-import envs
-from baselines.ippo import ippo_ff_mpe as ippo
-from shoal import elastic
-from shoal.models import Model
-from shoal.words import Parser
+from shoal import envs
+from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.config.words import Parser
+from shoal.nn import elastic
+from shoal.nn.models import Model
 
 VARIANTS = {
     "plain 64x64": Model(),

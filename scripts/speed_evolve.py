@@ -20,10 +20,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from envs.base import UserError
-from shoal import config, runner, sharding
-from shoal.progress import Display, human, show_table
-from shoal.words import Parser, some_of
+from shoal.config import config
+from shoal.config.words import Parser, some_of
+from shoal.errors import UserError
+from shoal.run import runner, sharding
+from shoal.run.progress import Display, human, show_table
 
 
 class Training:

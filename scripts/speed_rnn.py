@@ -20,14 +20,14 @@ from typing import Any
 import jax
 from speed import Program, numbers, prepare, race, training
 
-import envs
-from baselines.ippo import ippo_rnn_smax as ippo
-from baselines.mappo import mappo_rnn_smax as mappo
-from baselines.qmix import qmix_rnn_mpe as qmix
-from shoal import sharding
-from shoal.models import Model
-from shoal.progress import human, show_table
-from shoal.words import Parser, some_of
+from shoal import envs
+from shoal.baselines.ippo import ippo_rnn_smax as ippo
+from shoal.baselines.mappo import mappo_rnn_smax as mappo
+from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.config.words import Parser, some_of
+from shoal.nn.models import Model
+from shoal.run import sharding
+from shoal.run.progress import human, show_table
 
 SIZES = {"num_envs": 128, "rollout_length": 128, "epochs": 4, "minibatches": 4}
 QMIX = {"num_envs": 8, "rollout_length": 26, "batch_size": 32}

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-import envs
-from shoal.sharding import cores_as_devices
-from shoal.words import Parser
+from shoal import envs
+from shoal.config.words import Parser
+from shoal.run.sharding import cores_as_devices
 
 STEPS = 100
 

@@ -14,12 +14,13 @@ from types import ModuleType
 import jax
 import numpy as np
 
-import envs
-from envs.base import Continuous, Discrete, Env, UserError
+from shoal import envs
 from shoal.algorithm import make_train
-from shoal.models import Model
-from shoal.runner import RUN_ONCE
-from shoal.words import Parser, some_of
+from shoal.config.words import Parser, some_of
+from shoal.envs.base import Continuous, Discrete, Env
+from shoal.errors import UserError
+from shoal.nn.models import Model
+from shoal.run.runner import RUN_ONCE
 
 ROOT = Path(__file__).parent.parent
 FILES = (
@@ -104,7 +105,7 @@ def main() -> None:
     only = options.only.split(",") if options.only else []
     forgotten = {name.split("/")[0] for name in envs.list()} - {name.split("/")[0] for name, _ in TASKS}
     assert not forgotten, f"no task of {forgotten}"
-    modules = {name.split(".")[1]: importlib.import_module(f"baselines.{name}") for name in FILES}
+    modules = {name.split(".")[1]: importlib.import_module(f"shoal.baselines.{name}") for name in FILES}
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     kept = {line.split(" | ")[0]: line for line in lines if line.startswith("| `")}
     header = next((line.strip("| ").split(" | ") for line in lines if line.startswith("| environment")), [])

@@ -28,8 +28,8 @@ import pandas as pd
 from at_benchmarl import PPO_FRAMES, PPO_HYPERS, PPO_SIZES
 from learning import ROOT, Training, train
 
-from shoal.report import iqm
-from shoal.words import Parser, some_of
+from shoal.config.words import Parser, some_of
+from shoal.report.report import iqm
 
 
 @dataclass(frozen=True)

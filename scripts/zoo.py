@@ -16,11 +16,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-import envs
-from envs import pool
-from envs.base import Continuous
-from envs.wrappers import AutoReset
-from shoal.words import Parser
+from shoal import envs
+from shoal.config.words import Parser
+from shoal.envs.base import Continuous
+from shoal.envs.host import pool
+from shoal.envs.wrappers import AutoReset
 
 PAGE = Path(__file__).parent.parent / "docs" / "pettingzoo.md"
 TASKS = (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import chex
 import jax
 
-from envs.base import Env
+from shoal.envs.base import Env
 
 Params = Any
 TrainState = Any  # a flax.struct.dataclass with at least `params` and `opt_state`
@@ -47,7 +47,7 @@ class Algorithm:
     env: Env
     steps_per_update: int  # environment steps of one update
     num_updates: int  # updates that make up `total_steps`
-    # For evolution (shoal.evolve).
+    # For evolution (shoal.evolve.evolve).
     init_optimiser: Callable[[Params, Hypers], Any] | None = None  # the first `opt_state` of some parameters
     inherited: tuple[str, ...] = ("params", "opt_state", "target", "obs_stats", "value_stats")  # what a clone copies
     evolving: tuple[str, ...] = ("lr",)  # the hyperparameters that evolve if none are named

@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("WANDB_MODE", "offline")
 
-from shoal.sharding import cores_as_devices
+from shoal.run.sharding import cores_as_devices
 
 cores_as_devices()
 ROOT = Path(__file__).parent.parent
@@ -41,8 +41,8 @@ SMALL = [
 @pytest.fixture
 def train(monkeypatch, tmp_path):
     """``train(*words, dir=...)``: the command line in this process; returns the folder that it leaves behind."""
-    from baselines.ippo import ippo_ff_mpe
-    from shoal.config import main
+    from shoal.baselines.ippo import ippo_ff_mpe
+    from shoal.config.config import main
 
     def call(*words: str, folder: Path | None = None, small: bool = True, module=ippo_ff_mpe, callbacks=()) -> Path:
         folder = folder or tmp_path / f"run_{len(list(tmp_path.iterdir()))}"

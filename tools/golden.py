@@ -4,9 +4,9 @@
     python tools/golden.py check <folder>                # after it: a line for every difference, exit code 1
     python tools/golden.py check <folder> --only qmix    # the trainings whose name holds this word
 
-Each training is a process of its own, run by the command line alone, so that modules, classes and fields may be renamed.
-Tables are compared column by column, arrays by their bytes: those of a file are a set without names. Golden folders belong
-to one machine and are not committed.
+Each training is a process started from the command line, so that modules, classes and fields may be renamed. Tables
+are compared column by column and arrays by their bytes, without their names. Golden folders belong to one machine and
+are not committed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TRAININGS: dict[str, list[list[str]]] = {
     for env in tasks
 } | {
     "readme": [["baselines/ippo/ippo_ff_mpe.py", "run.dir={}"]],
-    "mad4pg": [["-m", "baselines", "mad4pg", *OFF_POLICY, *FEW, "run.dir={}"]],
+    "mad4pg": [["-m", "shoal", "mad4pg", *OFF_POLICY, *FEW, "run.dir={}"]],
     "sweep": [[*IPPO, "sweep.lr=[1e-4,1e-3]", "run.dir={}"]],
     "learners": [[*IPPO, "learners=2", "run.dir={}"]],
     "evolution": [[*IPPO, "evolve=pbt", "population=4", "evolve.rounds=3", "run.dir={}"]],

@@ -33,19 +33,21 @@ import numpy as np
 import optax
 from flax import struct
 
-from envs.base import Env, UserError
-from envs.hashing import split
-from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
-from shoal import distributions, learners, models, networks, normalisation, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config import hyper, main, setting
-from shoal.critics import CRITICS, CriticView
-from shoal.memory import before_chunks, in_sequences, one_step
-from shoal.metrics import Table, by_group, episode_metrics
-from shoal.models import Inputs, Model
-from shoal.returns import DEATHS, earning, gae, mean_by, normalise
-from shoal.shuffle import permutations
+from shoal.config.config import hyper, main, setting
+from shoal.envs.base import Env
+from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
+from shoal.errors import UserError
+from shoal.hashing import split
+from shoal.nn import models, networks
+from shoal.nn.memory import before_chunks, in_sequences, one_step
+from shoal.nn.models import Inputs, Model
+from shoal.rl import distributions, learners, normalisation, shares
+from shoal.rl.critics import CRITICS, CriticView
+from shoal.rl.metrics import Table, by_group, episode_metrics
+from shoal.rl.returns import DEATHS, earning, gae, mean_by, normalise
+from shoal.rl.shuffle import permutations
 
 
 @dataclass(frozen=True)

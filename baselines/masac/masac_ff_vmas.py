@@ -39,18 +39,20 @@ import numpy as np
 import optax
 from flax import struct
 
-from envs.base import Discrete, Env, MultiDiscrete, TimeStep, UserError, select
-from envs.hashing import split
-from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import distributions, learners, models, networks, replay, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config import hyper, main, setting
-from shoal.critics import CENTRAL_INPUTS, ActionView
-from shoal.exploration import anneal
-from shoal.metrics import by_group, episode_metrics
-from shoal.models import Inputs, Model
-from shoal.returns import DEATHS, earning, mean_by
+from shoal.config.config import hyper, main, setting
+from shoal.envs.base import Discrete, Env, MultiDiscrete, TimeStep, select
+from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
+from shoal.errors import UserError
+from shoal.hashing import split
+from shoal.nn import models, networks
+from shoal.nn.models import Inputs, Model
+from shoal.rl import distributions, learners, replay, shares
+from shoal.rl.critics import CENTRAL_INPUTS, ActionView
+from shoal.rl.exploration import anneal
+from shoal.rl.metrics import by_group, episode_metrics
+from shoal.rl.returns import DEATHS, earning, mean_by
 
 
 @dataclass(frozen=True)

@@ -33,19 +33,21 @@ import numpy as np
 import optax
 from flax import struct
 
-from envs.base import Discrete, Env, UserError, select
-from envs.hashing import split
-from envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
-from shoal import learners, models, networks, replay, sequences, shares
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config import hyper, main, setting
-from shoal.exploration import anneal, best, choice_noise, epsilon_greedy, taken
-from shoal.memory import before_chunks, in_sequences, one_step
-from shoal.metrics import episode_metrics
-from shoal.mixers import MIXERS, Mixing, QMixer
-from shoal.models import Inputs, Model
-from shoal.returns import DEATHS, earning, lambda_returns, masked_mean, n_step_returns
+from shoal.config.config import hyper, main, setting
+from shoal.envs.base import Discrete, Env, select
+from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
+from shoal.errors import UserError
+from shoal.hashing import split
+from shoal.nn import models, networks
+from shoal.nn.memory import before_chunks, in_sequences, one_step
+from shoal.nn.models import Inputs, Model
+from shoal.rl import learners, replay, sequences, shares
+from shoal.rl.exploration import anneal, best, choice_noise, epsilon_greedy, taken
+from shoal.rl.metrics import episode_metrics
+from shoal.rl.mixers import MIXERS, Mixing, QMixer
+from shoal.rl.returns import DEATHS, earning, lambda_returns, masked_mean, n_step_returns
 
 
 @dataclass(frozen=True)

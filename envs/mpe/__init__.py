@@ -23,23 +23,23 @@ simple_crypto      nobody is rewarded if all are silent     whoever is silent is
 =================  =======================================  =========================================================
 
 They agree elsewhere. Further, mpe2 clips continuous actions into their bounds, JaxMARL and this do not; two entities in
-exactly one place are NaN in both and push each other nowhere here; JaxMARL's own time limit is a step late, the
-``TimeLimit`` of ``envs.make`` is not. ``simple_facmac`` exists in JaxMARL only (see its module). Left out are noise on
+exactly one place are NaN in both and push each other nowhere here; JaxMARL's own time limit is a step late, our
+``TimeLimit`` is not. ``simple_facmac`` exists in JaxMARL only (see its module). Left out are noise on
 actions and messages, which no task uses, and mpe2's curriculum, neighbour and early-success options.
 """
 
-from envs.mpe.base import State
-from envs.mpe.simple import Simple
-from envs.mpe.simple_adversary import SimpleAdversary
-from envs.mpe.simple_crypto import SimpleCrypto
-from envs.mpe.simple_facmac import SimpleFacmac
-from envs.mpe.simple_push import SimplePush
-from envs.mpe.simple_reference import SimpleReference
-from envs.mpe.simple_speaker_listener import SimpleSpeakerListener
-from envs.mpe.simple_spread import SimpleSpread
-from envs.mpe.simple_tag import SimpleTag
-from envs.mpe.simple_world_comm import SimpleWorldComm
-from envs.registry import Factory, register
+from shoal.envs.mpe.base import State
+from shoal.envs.mpe.simple import Simple
+from shoal.envs.mpe.simple_adversary import SimpleAdversary
+from shoal.envs.mpe.simple_crypto import SimpleCrypto
+from shoal.envs.mpe.simple_facmac import SimpleFacmac
+from shoal.envs.mpe.simple_push import SimplePush
+from shoal.envs.mpe.simple_reference import SimpleReference
+from shoal.envs.mpe.simple_speaker_listener import SimpleSpeakerListener
+from shoal.envs.mpe.simple_spread import SimpleSpread
+from shoal.envs.mpe.simple_tag import SimpleTag
+from shoal.envs.mpe.simple_world_comm import SimpleWorldComm
+from shoal.envs.registry import Factory, register
 
 __all__ = ["State", "register_all"]
 

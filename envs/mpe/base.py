@@ -11,19 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs import drawing
-from envs.base import (
-    ActionSpace,
-    Continuous,
-    Discrete,
-    Env,
-    MultiDiscrete,
-    TimeStep,
-    UserError,
-    given_array,
-    size_mask,
-)
-from envs.mpe.world import World
+from shoal.envs import drawing
+from shoal.envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscrete, TimeStep, given_array, size_mask
+from shoal.envs.mpe.world import World
+from shoal.errors import UserError
 
 HORIZON = 25
 MOVES = 5  # stay, left, right, down, up

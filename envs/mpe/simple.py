@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.base import ParticleEnv, check_count, numbered
-from envs.mpe.world import World, squared_distances, total
+from shoal.envs.mpe.base import ParticleEnv, check_count, numbered
+from shoal.envs.mpe.world import World, squared_distances, total
 
 
 class Simple(ParticleEnv):

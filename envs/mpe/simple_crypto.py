@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.base import ParticleEnv, check_choice
-from envs.mpe.world import World, total
+from shoal.envs.mpe.base import ParticleEnv, check_choice
+from shoal.envs.mpe.world import World, total
 
 LANDMARKS, WORDS = 2, 4
 EVE = 0
@@ -18,7 +18,7 @@ class SimpleCrypto(ParticleEnv):
     """``goal`` holds the secret and the key, both the index of a landmark, shown as its colour.
 
     Eve loses the squared difference of what she says to the secret. Alice and Bob gain it, and lose Bob's. Nobody
-    moves. ``rules`` says whose order of agents, colours and treatment of silence hold (see ``envs.mpe``).
+    moves. ``rules`` says whose order of agents, colours and treatment of silence hold (see ``shoal.envs.mpe``).
     """
 
     name = "mpe/simple_crypto"

@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.mpe.base import check_choice, check_count
-from envs.mpe.simple_tag import SimpleTag
-from envs.mpe.world import relative, squared_distances, total
+from shoal.envs.mpe.base import check_choice, check_count
+from shoal.envs.mpe.simple_tag import SimpleTag
+from shoal.envs.mpe.world import relative, squared_distances, total
+from shoal.errors import UserError
 
 CANDIDATES = 100  # places that a prey considers
 WAYPOINTS = 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.base import ParticleEnv, check_ratio, numbered
-from envs.mpe.world import World, distance, pick
+from shoal.envs.mpe.base import ParticleEnv, check_ratio, numbered
+from shoal.envs.mpe.world import World, distance, pick
 
 AGENTS, LANDMARKS, WORDS = 2, 3, 10
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.base import ParticleEnv
-from envs.mpe.world import World, pick, squared_distances
+from shoal.envs.mpe.base import ParticleEnv
+from shoal.envs.mpe.world import World, pick, squared_distances
 
 LANDMARKS, WORDS = 3, 3
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.base import ParticleEnv, check_choice, check_count, numbered
-from envs.mpe.world import World, bound_penalty, others, relative, total, touching
+from shoal.envs.mpe.base import ParticleEnv, check_choice, check_count, numbered
+from shoal.envs.mpe.world import World, bound_penalty, others, relative, total, touching
 
 
 class SimpleTag(ParticleEnv):
     """Every catch gives each adversary 10 and costs the caught agent 10; good agents also pay for leaving the arena.
 
     ``num_obs`` is the number of obstacles. ``rules`` matters for two or more good agents and for where the obstacles
-    spawn (see ``envs.mpe``).
+    spawn (see ``shoal.envs.mpe``).
     """
 
     name = "mpe/simple_tag"

@@ -5,17 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.base import ParticleEnv, check_choice, check_count, numbered
-from envs.mpe.world import (
-    World,
-    bound_penalty,
-    least,
-    squared_distances,
-    total,
-    touching,
-    unstack,
-    without_own,
-)
+from shoal.envs.mpe.base import ParticleEnv, check_choice, check_count, numbered
+from shoal.envs.mpe.world import World, bound_penalty, least, squared_distances, total, touching, unstack, without_own
 
 WORDS = 4
 
@@ -26,7 +17,7 @@ class SimpleWorldComm(ParticleEnv):
     A good agent loses 5 per catch and for leaving the arena, gains 2 on food and loses a twentieth of the distance to
     the nearest. Agents inside a forest are seen only from inside the same one, and by the leader. ``num_obs`` is the
     number of obstacles. ``rules`` matters unless there are two good agents, and for where landmarks spawn (see
-    ``envs.mpe``).
+    ``shoal.envs.mpe``).
     """
 
     name = "mpe/simple_world_comm"

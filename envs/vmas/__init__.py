@@ -7,16 +7,16 @@ import inspect
 import pkgutil
 from typing import Any
 
-from envs.registry import Factory, register
-from envs.vmas import scenarios
-from envs.vmas.base import Scenario, State
-from envs.vmas.checks import typed
+from shoal.envs.registry import Factory, register
+from shoal.envs.vmas import scenarios
+from shoal.envs.vmas.base import Scenario, State
+from shoal.envs.vmas.checks import typed
 
 __all__ = ["Scenario", "State", "register_all", "task"]
 
 
 def task(scenario: type[Scenario]) -> Factory:
-    """What ``envs.register`` takes: the scenario with its arguments checked, and with any kind of action."""
+    """What ``shoal.envs.register`` takes: the scenario with its arguments checked, and with any kind of action."""
 
     def make(continuous: bool = True, multi_discrete: bool = False, **kwargs: Any) -> Scenario:
         typed(make, {"continuous": continuous, "multi_discrete": multi_discrete})

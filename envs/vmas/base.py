@@ -16,23 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs import drawing
-from envs.base import (
+from shoal.envs import drawing
+from shoal.envs.base import (
     ActionSpace,
     Continuous,
     Discrete,
     Env,
     MultiDiscrete,
     TimeStep,
-    UserError,
     given_array,
     pad_stack,
     size_mask,
 )
-from envs.vmas.dynamics import Body
-from envs.vmas.geometry import Vec
-from envs.vmas.pictures import scene
-from envs.vmas.world import Motion, World
+from shoal.envs.vmas.dynamics import Body
+from shoal.envs.vmas.geometry import Vec
+from shoal.envs.vmas.pictures import scene
+from shoal.envs.vmas.world import Motion, World
+from shoal.errors import UserError
 
 CHOICES = 3  # of each action dimension if discrete: nothing, minus, plus
 FIELDS = ("pos", "vel", "rot", "ang_vel")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
-from envs.base import UserError
+from shoal.errors import UserError
 
 NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", type(None): "null"}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import chex
 import jax.numpy as jnp
 
-from envs.vmas.geometry import distance
+from shoal.envs.vmas.geometry import distance
 
 
 @dataclass(frozen=True)

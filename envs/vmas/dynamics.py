@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import chex
 import jax.numpy as jnp
 
-from envs.vmas.geometry import Vec
+from shoal.envs.vmas.geometry import Vec
 
 
 class Body(NamedTuple):

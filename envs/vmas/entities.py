@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envs.vmas.dynamics import Dynamics, Holonomic
+from shoal.envs.vmas.dynamics import Dynamics, Holonomic
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.geometry import Vec, safe_sqrt, stacked, where
+from shoal.envs.vmas.geometry import Vec, safe_sqrt, stacked, where
 
 PLACES = 3  # where it wanted to go, somewhere around the ball, somewhere around itself
 AHEAD = 0.01  # of the way, where a player looks for its next move

@@ -1,4 +1,4 @@
-"""How VMAS's worlds look: see ``envs.drawing``."""
+"""How VMAS's worlds look: see ``shoal.envs.drawing``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from envs.drawing import GROUPS, Body, Scene
-from envs.vmas.entities import Agent, Box, Entity, Sphere
-from envs.vmas.sensors import Lidar
+from shoal.envs.drawing import GROUPS, Body, Scene
+from shoal.envs.vmas.entities import Agent, Box, Entity, Sphere
+from shoal.envs.vmas.sensors import Lidar
 
 
 def scene(env, states) -> Scene:

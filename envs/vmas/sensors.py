@@ -6,10 +6,10 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas import geometry
-from envs.vmas.entities import Box, Line, Sphere
-from envs.vmas.geometry import Vec
-from envs.vmas.world import World
+from shoal.envs.vmas import geometry
+from shoal.envs.vmas.entities import Box, Line, Sphere
+from shoal.envs.vmas.geometry import Vec
+from shoal.envs.vmas.world import World
 
 
 class Lidar:

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.vmas import geometry
-from envs.vmas.entities import Agent, Box, Entity, Joint, Landmark, Line, Sphere
-from envs.vmas.geometry import LINE_MARGIN, Vec
+from shoal.envs.vmas import geometry
+from shoal.envs.vmas.entities import Agent, Box, Entity, Joint, Landmark, Line, Sphere
+from shoal.envs.vmas.geometry import LINE_MARGIN, Vec
+from shoal.errors import UserError
 
 KINDS = ((Sphere, Sphere), (Line, Sphere), (Line, Line), (Box, Sphere), (Box, Line), (Box, Box))
 MIN_ANGLE = 1e-9

@@ -17,14 +17,14 @@ import numpy as np
 import optax
 import pytest
 
-import envs
-from baselines.maddpg import maddpg_ff_mpe as maddpg
-from baselines.masac import masac_ff_vmas as masac
-from baselines.qmix import pqn_rnn_smax as pqn
-from baselines.qmix import qmix_rnn_mpe as qmix
-from envs.base import Continuous, Discrete, Env, TimeStep
-from envs.wrappers import TimeLimit, VecTimeStep
-from shoal.models import Model
+from shoal import envs
+from shoal.baselines.maddpg import maddpg_ff_mpe as maddpg
+from shoal.baselines.masac import masac_ff_vmas as masac
+from shoal.baselines.qmix import pqn_rnn_smax as pqn
+from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.envs.base import Continuous, Discrete, Env, TimeStep
+from shoal.envs.wrappers import TimeLimit, VecTimeStep
+from shoal.nn.models import Model
 from tests.baselines.toy import MODULES, RECURRENT, Toy, config_of, toy, with_tables
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from shoal.models import Model
+from shoal import envs
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.nn.models import Model
 from tests.baselines.toy import MODULES, RECURRENT, toy
 
 FILES: dict[str, Any] = MODULES | {

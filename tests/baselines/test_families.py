@@ -14,13 +14,13 @@ import jax
 import numpy as np
 import pytest
 
-import envs
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from envs.base import UserError
+from shoal import envs
 from shoal.algorithm import make_train
-from shoal.models import Model
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.errors import UserError
+from shoal.nn.models import Model
 from tests.baselines.toy import CENTRAL, MODULES, RECURRENT, finite, train, unmoved
 
 # The task that compiles fastest, and what reads its observations.

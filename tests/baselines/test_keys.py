@@ -10,16 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from envs import hashing
-from shoal import shuffle
+from shoal import envs, hashing
 from shoal.algorithm import make_train
-from shoal.models import Model
+from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.nn.models import Model
+from shoal.rl import shuffle
 from tests.baselines.toy import finite
 
 FILES = (

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from baselines.maddpg import maddpg_ff_mpe as maddpg
-from envs.base import Continuous, Discrete, MultiDiscrete, UserError, size_mask
-from envs.wrappers import TimeLimit
-from shoal import distributions
-from shoal.evaluate import evaluate
-from shoal.exploration import ornstein_uhlenbeck
-from shoal.models import Model
-from shoal.returns import project
+from shoal import envs
+from shoal.baselines.maddpg import maddpg_ff_mpe as maddpg
+from shoal.envs.base import Continuous, Discrete, MultiDiscrete, size_mask
+from shoal.envs.wrappers import TimeLimit
+from shoal.errors import UserError
+from shoal.nn.models import Model
+from shoal.rl import distributions
+from shoal.rl.exploration import ornstein_uhlenbeck
+from shoal.rl.returns import project
+from shoal.run.evaluate import evaluate
 from tests.baselines.toy import Toy, differ, finite, toy, unmoved, wavy
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-import envs
-from baselines.masac import masac_ff_vmas as masac
-from envs.base import Continuous, Env, TimeStep, UserError, size_mask
-from envs.wrappers import TimeLimit
-from shoal import distributions
-from shoal.evaluate import evaluate
-from shoal.models import Model
+from shoal import envs
+from shoal.baselines.masac import masac_ff_vmas as masac
+from shoal.envs.base import Continuous, Env, TimeStep, size_mask
+from shoal.envs.wrappers import TimeLimit
+from shoal.errors import UserError
+from shoal.nn.models import Model
+from shoal.rl import distributions
+from shoal.run.evaluate import evaluate
 from tests.baselines.toy import State, Toy, differ, finite, toy, unmoved, wavy
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from envs.base import Discrete, Env, TimeStep, UserError
-from envs.wrappers import TimeLimit, View
-from shoal import distributions, normalisation
-from shoal.evaluate import evaluate
-from shoal.models import Model
+from shoal import envs
+from shoal.envs.base import Discrete, Env, TimeStep
+from shoal.envs.wrappers import TimeLimit, View
+from shoal.errors import UserError
+from shoal.nn.models import Model
+from shoal.rl import distributions, normalisation
+from shoal.run.evaluate import evaluate
 from tests.baselines.toy import (
     CENTRAL,
     MODULES,

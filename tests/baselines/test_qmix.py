@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from baselines.qmix import pqn_rnn_smax as pqn
-from baselines.qmix import qmix_rnn_mpe as qmix
-from envs.base import UserError
-from shoal import sequences
-from shoal.memory import one_step
-from shoal.models import Model
+from shoal import envs
+from shoal.baselines.qmix import pqn_rnn_smax as pqn
+from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.errors import UserError
+from shoal.nn.memory import one_step
+from shoal.nn.models import Model
+from shoal.rl import sequences
 from tests.baselines.toy import differ, finite, toy, unmoved, wavy
 
 SMALL = {"total_steps": 288, "num_envs": 4, "rollout_length": 12, "q": Model("gru", widths=(8,), hidden=6)}

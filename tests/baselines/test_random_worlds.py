@@ -18,12 +18,12 @@ from flax import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from envs.base import Discrete, Env, TimeStep, size_mask
-from envs.wrappers import TimeLimit
-from shoal.models import Model
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.envs.base import Discrete, Env, TimeStep, size_mask
+from shoal.envs.wrappers import TimeLimit
+from shoal.nn.models import Model
 from tests.baselines.toy import MODULES, RECURRENT, finite, make_batch
 from tests.shoal.test_returns import plain_gae
 

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
-from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
-from envs.base import Discrete, Env, TimeStep, size_mask
-from envs.wrappers import TimeLimit
-from shoal.models import Model
+from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from shoal.envs.base import Discrete, Env, TimeStep, size_mask
+from shoal.envs.wrappers import TimeLimit
+from shoal.nn.models import Model
 
 MODULES = {"ippo_ff": ippo_ff_mpe, "ippo_rnn": ippo_rnn_smax, "mappo_ff": mappo_ff_vmas, "mappo_rnn": mappo_rnn_smax}
 RECURRENT = ("ippo_rnn", "mappo_rnn")
@@ -82,7 +82,7 @@ class Toy(Env):
 
 
 def toy(poison: chex.Numeric = 0.0, pay: chex.Numeric = 0.0) -> Env:
-    """With its time limit, as ``envs.make`` would give it."""
+    """With its time limit, as ``shoal.envs.make`` would give it."""
     return TimeLimit(Toy(poison, pay))
 
 

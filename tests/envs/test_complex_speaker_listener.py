@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from envs import registry
-from envs.vmas.scenarios import complex_speaker_listener as example
+from shoal import envs
+from shoal.envs import registry
+from shoal.envs.vmas.scenarios import complex_speaker_listener as example
 from tests.conftest import ROOT
 
 KEY = jax.random.key(0)

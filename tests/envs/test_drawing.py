@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import envs
-from envs import drawing
-from envs.vmas.pictures import scene
+from shoal import envs
+from shoal.envs import drawing
+from shoal.envs.vmas.pictures import scene
 
 TASKS = envs.list("vmas") + envs.list("mpe")
 

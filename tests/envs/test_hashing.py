@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs import hashing
-from envs.hashing import hashed, key_of, replace_stream, split
-from shoal.shuffle import permutations
+from shoal import hashing
+from shoal.hashing import hashed, key_of, replace_stream, split
+from shoal.rl.shuffle import permutations
 
 KEY = jax.random.PRNGKey(7)
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from envs.jaxmarl import FAMILIES
+from shoal import envs
+from shoal.envs.jaxmarl import FAMILIES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # jaxmarl's and brax's own
 

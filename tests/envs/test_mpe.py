@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from envs.mpe.world import World, relative, without_own
+from shoal import envs
+from shoal.envs.mpe.world import World, relative, without_own
 
 DATA = Path(__file__).parent.parent / "data"
 TASKS = tuple(name.removeprefix("mpe/") for name in envs.list("mpe"))

@@ -15,19 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from baselines.ippo import ippo_rnn_smax as ippo_rnn
-from baselines.maddpg import maddpg_ff_mpe as maddpg
-from baselines.mappo import mappo_ff_vmas as mappo
-from baselines.mappo import mappo_rnn_smax as mappo_rnn
-from baselines.masac import masac_ff_vmas as masac
-from baselines.qmix import pqn_rnn_smax as pqn
-from baselines.qmix import qmix_rnn_mpe as qmix
-from envs import pool
-from envs.base import Continuous, Discrete, MultiDiscrete, UserError, select
-from envs.hashing import hashed, split
-from envs.wrappers import AutoReset
-from shoal import config, sharding
+from shoal import envs
+from shoal.baselines.ippo import ippo_rnn_smax as ippo_rnn
+from shoal.baselines.maddpg import maddpg_ff_mpe as maddpg
+from shoal.baselines.mappo import mappo_ff_vmas as mappo
+from shoal.baselines.mappo import mappo_rnn_smax as mappo_rnn
+from shoal.baselines.masac import masac_ff_vmas as masac
+from shoal.baselines.qmix import pqn_rnn_smax as pqn
+from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.config import config
+from shoal.envs.base import Continuous, Discrete, MultiDiscrete, select
+from shoal.envs.host import pool
+from shoal.envs.wrappers import AutoReset
+from shoal.errors import UserError
+from shoal.hashing import hashed, split
+from shoal.run import sharding
 from tests.conftest import ROOT
 from tests.envs.zoo import CUT, ENDS, LOOKS, Zoo
 
@@ -181,7 +183,7 @@ def test_an_evaluation_stands_still_and_cannot_go_back():
     for t in range(1, 8):
         new, timestep = jax.vmap(env.step)(keys, state, jnp.zeros((4, 3), jnp.int32))
         np.testing.assert_array_equal((timestep.terminated | timestep.truncated)[~over], (t == ends)[~over])
-        state = select(jnp.asarray(~over), new, state)  # as shoal.evaluate does
+        state = select(jnp.asarray(~over), new, state)  # as shoal.run.evaluate does
         over = over | np.asarray(timestep.terminated | timestep.truncated)
     assert over.all()
     state, _ = jax.vmap(env.reset)(keys)

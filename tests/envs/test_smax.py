@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from envs import smax
+from shoal import envs
+from shoal.envs import smax
 from tests.envs.test_jaxmarl import jit
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # jaxmarl's own

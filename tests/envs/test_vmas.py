@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import envs
-from envs.vmas.base import FIELDS
-from envs.vmas.scenarios._passages import WALL_WIDTH
+from shoal import envs
+from shoal.envs.vmas.base import FIELDS
+from shoal.envs.vmas.scenarios._passages import WALL_WIDTH
 
 DATA = Path(__file__).parent.parent / "data" / "vmas"
 RECORDED = tuple(sorted(path.stem for path in DATA.glob("*.npz")))

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.vmas import dynamics, entities
-from envs.vmas.base import FIELDS, Scenario
-from envs.vmas.entities import Agent, Box, Joint, Landmark, Line, Sphere, rod
-from envs.vmas.sensors import Lidar
-from envs.vmas.world import KINDS, World
+from shoal.envs.vmas import dynamics, entities
+from shoal.envs.vmas.base import FIELDS, Scenario
+from shoal.envs.vmas.entities import Agent, Box, Joint, Landmark, Line, Sphere, rod
+from shoal.envs.vmas.sensors import Lidar
+from shoal.envs.vmas.world import KINDS, World
 from tests.envs.test_vmas import REWARD, STATE, load, run, teacher_forced
 
 RECORDED = load("bodies")

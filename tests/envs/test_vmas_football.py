@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.base import UserError
-from envs.vmas.base import FIELDS
+from shoal.envs.vmas.base import FIELDS
+from shoal.errors import UserError
 from tests.envs.test_vmas import FREE_STEPS, KINDS, REWARD, STATE, compare, load, make, recorded, rows, run, states
 
 PLANNED = load("football_planner")

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-import envs
+from shoal import envs
 
 AGENTS = [[0, 0], [0.05, 0.05], [-0.8, -0.8], [0.03, -0.02], [-0.8, -0.75]]  # the good ones, touched by two and by one
 SHAPED = {"shape_agent_rew": True, "shape_adversary_rew": True}

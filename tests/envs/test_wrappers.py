@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import struct
 
-import envs
-from envs.base import Discrete, Env, TimeStep
-from envs.wrappers import AgentId, AutoReset, EpisodeStats, TimeLimit, Wrapper
+from shoal import envs
 from shoal.algorithm import Acting, Algorithm
-from shoal.evaluate import evaluate
+from shoal.envs.base import Discrete, Env, TimeStep
+from shoal.envs.wrappers import AgentId, AutoReset, EpisodeStats, TimeLimit, Wrapper
+from shoal.run.evaluate import evaluate
 
 
 @struct.dataclass

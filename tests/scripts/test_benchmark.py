@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from envs.base import UserError
-from shoal import benchmark, runner
+from shoal.benchmark import benchmark
+from shoal.errors import UserError
+from shoal.run import runner
 from tests.conftest import ROOT
 
 SCRIPT = ROOT / "scripts" / "benchmark.py"

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal import animation, results, summary
-from shoal.page import embedded
+from shoal.report import animation, results, summary
+from shoal.report.page import embedded
 from tests import made
 from tests.conftest import ROOT
 

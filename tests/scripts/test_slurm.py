@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from shoal import checkpoint
+from shoal.folder import checkpoint
 from tests.conftest import ROOT, SCRIPT, SMALL
 
 SCRIPTS = sorted((ROOT / "scripts" / "slurm").glob("*.sh"))

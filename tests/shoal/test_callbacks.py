@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from examples.anneal_clip import CosineClip, stop_when_it_stands_still
-from shoal import runner
-from shoal.callbacks import Callback
+from shoal.run import runner
+from shoal.run.callbacks import Callback
 from tests.conftest import ROOT
 from tests.shoal.test_runner import same_bits
 

@@ -12,15 +12,17 @@ import pytest
 from flax import struct
 from omegaconf import OmegaConf
 
-import envs
-from envs.base import Discrete, Env, TimeStep, UserError
-from envs.wrappers import TimeLimit
-from shoal import generations, runner, sweep
+from shoal import envs
 from shoal.algorithm import Acting, Algorithm
-from shoal.metrics import EPISODES, chosen_objective
-from shoal.progress import Display
-from shoal.records import Records
-from shoal.schemes import Pbt, Range, Rules
+from shoal.envs.base import Discrete, Env, TimeStep
+from shoal.envs.wrappers import TimeLimit
+from shoal.errors import UserError
+from shoal.evolve import generations
+from shoal.evolve.schemes import Pbt, Range, Rules
+from shoal.folder.records import Records
+from shoal.rl.metrics import EPISODES, chosen_objective
+from shoal.run import runner, sweep
+from shoal.run.progress import Display
 
 
 class Lottery(Env):

@@ -15,9 +15,9 @@ from tests.conftest import SCRIPT
 @pytest.fixture
 def complaint(monkeypatch, capsys):
     """``complaint(*words)``: the one line that the command line answers."""
-    from baselines.ippo import ippo_ff_mpe
-    from shoal import runner
-    from shoal.config import main
+    from shoal.baselines.ippo import ippo_ff_mpe
+    from shoal.config.config import main
+    from shoal.run import runner
 
     def never(*_):
         raise AssertionError("a bad configuration was compiled")
@@ -94,8 +94,8 @@ def test_a_recipe_that_is_missing_or_another_file_s_is_named(complaint, tmp_path
 
 
 def test_several_schemes_of_evolution_may_share_their_settings(complaint):
-    from baselines.ippo import ippo_ff_mpe as ippo
-    from shoal import config
+    from shoal.baselines.ippo import ippo_ff_mpe as ippo
+    from shoal.config import config
 
     words = ["evolve=pbt,tournament", "evolve.rounds=4"]
     config._register_schema(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
@@ -128,8 +128,9 @@ def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
 
 def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tmp_path):
     """Not by an ordinary exit, for which JAX would finish the chunk under way."""
-    from baselines.ippo import ippo_ff_mpe as ippo
-    from shoal import config, runner
+    from shoal.baselines.ippo import ippo_ff_mpe as ippo
+    from shoal.config import config
+    from shoal.run import runner
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -157,8 +158,8 @@ def test_a_training_of_another_file_is_not_resumed(complaint, tmp_path):
 
 
 def test_hydras_own_flags_keep_their_values():
-    from baselines.ippo import ippo_ff_mpe as ippo
-    from shoal import config
+    from shoal.baselines.ippo import ippo_ff_mpe as ippo
+    from shoal.config import config
 
     config._register_schema(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
     words = ["--cfg", "job", "seeds=2"]

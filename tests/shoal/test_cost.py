@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shoal import cost
+from shoal.run import cost
 
 X, W = jnp.ones((8, 16)), jnp.ones((16, 4))
 

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from envs.base import UserError
-from envs.wrappers import View
-from shoal.critics import CRITICS, CriticView
-from shoal.models import Model
+from shoal.envs.wrappers import View
+from shoal.errors import UserError
+from shoal.nn.models import Model
+from shoal.rl.critics import CRITICS, CriticView
 from tests.baselines.toy import CENTRAL, MODULES, RECURRENT, config_of, params_of, setup_of, toy, value
 
 ALIVE = np.array([True, False, True])

@@ -18,14 +18,15 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-import envs
-from baselines.ippo import ippo_ff_mpe as ippo
-from baselines.qmix import qmix_rnn_mpe as qmix
-from envs.base import UserError
-from shoal import budget, checkpoint, hosts, runner, sharding, sweep
-from shoal.config import Distributed
-from shoal.models import Model
-from shoal.progress import Display
+from shoal import envs
+from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.config.config import Distributed
+from shoal.errors import UserError
+from shoal.folder import checkpoint
+from shoal.nn.models import Model
+from shoal.run import budget, hosts, runner, sharding, sweep
+from shoal.run.progress import Display
 from tests.conftest import SCRIPT, SMALL
 
 RUNS = 9  # more than eight devices, and not a multiple

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envs.base import Continuous, Discrete, MultiDiscrete, size_mask
-from shoal import distributions
+from shoal.envs.base import Continuous, Discrete, MultiDiscrete, size_mask
+from shoal.rl import distributions
 
 EXTREME = (-np.inf, -3e38, -2e30, -1e30, -1e9, -50.0, 0.0, 50.0, 1e9, 1e30, 3e38, np.inf)
 MULTI = MultiDiscrete(((5, 3), (5, 1), (1, 3), (2, 2)))

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
-from baselines.maddpg import maddpg_ff_mpe
-from envs.base import UserError
-from shoal import elastic, export, models, networks
-from shoal.deploy import load_policy
-from shoal.elastic import Settings
-from shoal.models import Inputs, Model
+from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.errors import UserError
+from shoal.export import export
+from shoal.export.deploy import load_policy
+from shoal.nn import elastic, models, networks
+from shoal.nn.elastic import Settings
+from shoal.nn.models import Inputs, Model
 from tests.baselines.toy import toy
 
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)

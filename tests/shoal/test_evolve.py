@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from flax import struct
 
-from envs.base import UserError
 from shoal.algorithm import Acting, Algorithm
-from shoal.config import hyper
-from shoal.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs, share_of
-from shoal.generations import select
-from shoal.networks import LIVING
-from shoal.schemes import (
+from shoal.config.config import hyper
+from shoal.errors import UserError
+from shoal.evolve.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs, share_of
+from shoal.evolve.generations import select
+from shoal.evolve.schemes import (
     Growth,
     Halving,
     MfPbt,
@@ -31,6 +30,7 @@ from shoal.schemes import (
     make_ranges,
     make_rules,
 )
+from shoal.nn.networks import LIVING
 
 MEMBERS = 40
 KEYS = 300

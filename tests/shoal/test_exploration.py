@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.exploration import anneal, best, choice_noise, epsilon_greedy, taken
+from shoal.rl.exploration import anneal, best, choice_noise, epsilon_greedy, taken
 
 
 def test_anneal_falls_over_its_fraction_and_stays():

@@ -19,16 +19,18 @@ import pytest
 from jax import export as jax_export
 from safetensors.numpy import load_file
 
-from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from envs.base import Continuous, Discrete, Env, MultiDiscrete, TimeStep, UserError, size_mask
-from envs.wrappers import TimeLimit
-from shoal import deploy, export, models, networks
-from shoal.deploy import Policy, PolicyError, load_policy
-from shoal.models import Inputs, Model
+from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.envs.base import Continuous, Discrete, Env, MultiDiscrete, TimeStep, size_mask
+from shoal.envs.wrappers import TimeLimit
+from shoal.errors import UserError
+from shoal.export import deploy, export
+from shoal.export.deploy import Policy, PolicyError, load_policy
+from shoal.nn import models, networks
+from shoal.nn.models import Inputs, Model
 from tests.baselines.toy import toy
 from tests.conftest import ROOT
 
@@ -514,7 +516,7 @@ def test_samples_are_the_policys():
 
 ALONE = """
 import sys
-for name in ("jax", "jaxlib", "flax", "safetensors", "omegaconf", "envs", "baselines"{others}):
+for name in ("jax", "jaxlib", "flax", "safetensors", "omegaconf", "shoal.envs", "shoal.baselines"{others}):
     sys.modules[name] = None  # an import of it fails
 sys.path.insert(0, {place!r})
 from {module} import load_policy
@@ -526,7 +528,7 @@ print(policy.check(), policy.act(np.zeros(({agents}, policy.obs_size))).shape)
 
 def test_numpy_is_all_that_a_robot_needs(saved):
     folder = str(saved[0].folder)
-    for module, place, others in (("deploy", folder, ', "shoal"'), ("shoal.deploy", str(ROOT), "")):
+    for module, place, others in (("deploy", folder, ', "shoal"'), ("shoal.export.deploy", str(ROOT), "")):
         code = ALONE.format(module=module, place=place, others=others, folder=folder, agents=3)
         done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd="/", check=False)
         assert done.returncode == 0 and done.stdout.endswith("(3,)\n"), done.stderr

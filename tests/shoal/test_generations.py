@@ -17,17 +17,22 @@ from flax import struct
 from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
-import envs
 import shoal
-from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from envs.base import UserError
-from shoal import algorithm, config, elastic, generations, lineage, policies, results, runner, schemes
-from shoal.evolve import NOBODY, Kind
-from shoal.metrics import Table
+from shoal import algorithm, envs
+from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.config import config
+from shoal.errors import UserError
+from shoal.evolve import generations, lineage, schemes
+from shoal.evolve.evolve import NOBODY, Kind
+from shoal.folder import policies
+from shoal.nn import elastic
+from shoal.report import results
+from shoal.rl.metrics import Table
+from shoal.run import runner
 
 # Two populations of four, four rounds of two updates of 4 x 8 steps.
 EVOLUTION = ["env=matrix/climbing", "seeds=2", "population=4", "evolve.rounds=4", "algo.minibatches=1"]

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import envs
-from baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from envs.base import UserError
-from shoal import learners, normalisation
-from shoal.returns import mean_by, normalise
+from shoal import envs
+from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.errors import UserError
+from shoal.rl import learners, normalisation
+from shoal.rl.returns import mean_by, normalise
 from tests.conftest import SMALL
 
 PPO = {"normalise_obs": True, "normalise_values": "popart", "minibatches": 2, "epochs": 1}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import memory
+from shoal.nn import memory
 
 STEPS, ROWS, WIDTH, INPUT = 7, (2, 3), 5, 4  # a memory wider than its input
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.base import Discrete, Env, TimeStep
-from envs.wrappers import TimeLimit
-from shoal import metrics
 from shoal.algorithm import Acting, Algorithm
-from shoal.evaluate import evaluate
+from shoal.envs.base import Discrete, Env, TimeStep
+from shoal.envs.wrappers import TimeLimit
+from shoal.rl import metrics
+from shoal.run.evaluate import evaluate
 
 TEAMS = SimpleNamespace(
     num_agents=3, group_names=("red", "blue"), group_ids=np.array([0, 1, 0]), groups=("red", "blue", "red")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.mixers import Mixing, QMixer
+from shoal.rl.mixers import Mixing, QMixer
 
 TEAMS = np.array([0, 1, 0, 0])
 STATE = 5

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.base import UserError
-from shoal import models, networks
-from shoal.models import Inputs, Model
+from shoal.errors import UserError
+from shoal.nn import models, networks
+from shoal.nn.models import Inputs, Model
 from tests.baselines.toy import wavy
 
 AGENTS, SIZE = 4, 6

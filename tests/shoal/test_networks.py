@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import memory, models, networks
+from shoal.nn import memory, models, networks
 
 
 @pytest.mark.parametrize("shape", [(18, 64), (64, 64), (64, 5), (3, 3, 4, 32), (1, 8), (300, 256)])

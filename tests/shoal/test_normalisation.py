@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from shoal import normalisation
+from shoal.rl import normalisation
 
 POLICY_OF = np.array([0, 0, 1])
 

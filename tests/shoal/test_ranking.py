@@ -12,10 +12,13 @@ import yaml
 from omegaconf import OmegaConf
 
 import shoal
-from baselines.ippo.ippo_ff_mpe import Hypers
-from shoal import benchmark, lineage, loggers, page, report, results, runner, statistics, summary, sweep
-from shoal.config import Settings, complete
-from shoal.records import diverged_runs
+from shoal.baselines.ippo.ippo_ff_mpe import Hypers
+from shoal.benchmark import benchmark
+from shoal.config.config import Settings, complete
+from shoal.evolve import lineage
+from shoal.folder.records import diverged_runs
+from shoal.report import page, report, results, statistics, summary
+from shoal.run import loggers, runner, sweep
 from tests import made
 
 TEAMS = ("episode_return", "episode_return/adversary", "episode_return/agent")

@@ -14,14 +14,17 @@ import yaml
 from safetensors.numpy import load_file
 
 import shoal
-from baselines.ippo import ippo_ff_mpe as ippo
-from envs.base import UserError
-from envs.pettingzoo import own_module
 from scripts import export as export_script
 from scripts import fuzz_folders
 from scripts import render as render_script
-from shoal import animation, benchmark, checkpoint, policies, reading, results, runner
-from shoal.config import complete, saved_settings
+from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.benchmark import benchmark
+from shoal.config.config import complete, saved_settings
+from shoal.envs.host.pettingzoo import own_module
+from shoal.errors import UserError
+from shoal.folder import checkpoint, policies, reading
+from shoal.report import animation, results
+from shoal.run import runner
 from tests.conftest import SCRIPT, SMALL
 
 TOUCH = "from pathlib import Path\nPath({mark!r}).touch()\n"
@@ -33,7 +36,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         words = ["env=matrix/climbing", "sweep.lr=[1e-3,3e-4]", "total_steps=64", "chunks=2"]
         patch.setattr(sys, "argv", [str(SCRIPT), *SMALL, *words, f"run.dir={folder}"])
-        from shoal.config import main
+        from shoal.config.config import main
 
         main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
     return folder

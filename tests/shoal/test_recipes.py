@@ -7,8 +7,8 @@ from importlib import import_module
 import pytest
 from omegaconf import OmegaConf
 
-import envs
-from shoal import config
+from shoal import envs
+from shoal.config import config
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "config" / "recipes"
@@ -19,7 +19,7 @@ RECIPES = sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDE
 
 def composed(file: str, *words: str):
     """The configuration of an algorithm file, checked."""
-    module = import_module(f"baselines.{FOLDERS[file]}.{file}")
+    module = import_module(f"shoal.baselines.{FOLDERS[file]}.{file}")
     config._register_schema(module.Config, module.Hypers, name=file)
     cfg = config._compose(file, list(words), config.CONFIG_DIR)
     config.check_settings(cfg, module.Config, module.Hypers)
@@ -92,13 +92,13 @@ def test_every_algorithm_that_the_issue_names_is_there():
 
 
 def test_names_on_the_command_line(monkeypatch, capsys):
-    from baselines.__main__ import run
+    from shoal.__main__ import run
 
     run([])
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == list(ALGORITHMS)
     for words, line in (
         (["vnd"], "error: vnd: no such algorithm; did you mean vdn?"),
-        (["vdn", "algorithm=mappo"], "error: algorithm=mappo: this file has iql, qmix, vdn; python -m baselines mappo"),
+        (["vdn", "algorithm=mappo"], "error: algorithm=mappo: this file has iql, qmix, vdn; python -m shoal mappo"),
         (["vdn", "env.kwargs.continuous=true"], "error: env=mpe/simple_spread: its actions are continuous"),
     ):
         with pytest.raises(SystemExit):

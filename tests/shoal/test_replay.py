@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import envs
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import qmix_rnn_mpe
-from envs.base import UserError
-from shoal import replay
+from shoal import envs
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import qmix_rnn_mpe
+from shoal.errors import UserError
+from shoal.rl import replay
 
 
 def filled(kind: str, capacity: int, adds: int, size: int = 4, batch: int = 4):

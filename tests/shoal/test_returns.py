@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.returns import gae, lambda_returns, masked_mean, mean_by, n_step_returns, normalise
+from shoal.rl.returns import gae, lambda_returns, masked_mean, mean_by, n_step_returns, normalise
 
 
 def plain_gae(reward, value, next_value, terminated, ended, gamma, lam):

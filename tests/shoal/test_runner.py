@@ -18,15 +18,17 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-import envs
 import shoal
-from baselines.ippo import ippo_ff_mpe as ippo
-from baselines.qmix import qmix_rnn_mpe as qmix
-from envs.base import UserError
-from envs.hashing import split
-from shoal import checkpoint, policies, report, runner, sharding
-from shoal.models import Model
-from shoal.progress import Display
+from shoal import envs
+from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.errors import UserError
+from shoal.folder import checkpoint, policies
+from shoal.hashing import split
+from shoal.nn.models import Model
+from shoal.report import report
+from shoal.run import runner, sharding
+from shoal.run.progress import Display
 from tests.conftest import SCRIPT, SMALL
 
 TINY = Model(widths=(8,))

@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file
 
 import shoal
-from envs.base import UserError
-from shoal import runner
-from shoal.files import import_file
+from shoal.config.files import import_file
+from shoal.errors import UserError
+from shoal.run import runner
 from tests.conftest import ROOT, SCRIPT, SMALL
 
 SWEEP = ["env=matrix/climbing", "sweep.lr=[1e-3,3e-4,1e-3]", "sweep.gamma=[0.9,0.99]", "runs_per_batch=8"]
@@ -28,8 +28,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "mine"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(SCRIPT), *SMALL, *SWEEP, f"run.dir={folder}"])
-        from baselines.ippo import ippo_ff_mpe as ippo
-        from shoal.config import main
+        from shoal.baselines.ippo import ippo_ff_mpe as ippo
+        from shoal.config.config import main
 
         main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
     return folder

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import sequences
-from shoal.memory import in_sequences
+from shoal.nn.memory import in_sequences
+from shoal.rl import sequences
 
 STEPS, ENVS, HORIZON = 12, 5, 3
 

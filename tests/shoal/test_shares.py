@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from baselines.maddpg import maddpg_ff_mpe
-from baselines.masac import masac_ff_vmas
-from baselines.qmix import qmix_rnn_mpe
-from shoal import replay, shares
-from shoal.models import Model
+from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.masac import masac_ff_vmas
+from shoal.baselines.qmix import qmix_rnn_mpe
+from shoal.nn.models import Model
+from shoal.rl import replay, shares
 from tests.baselines.toy import differ, finite, prepare, toy
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shoal.shuffle import permutations
+from shoal.rl.shuffle import permutations
 
 
 @settings(deadline=None, max_examples=8)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from shoal import statistics
+from shoal.report import statistics
 from tests.conftest import ROOT
 
 

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from baselines.ippo.ippo_ff_mpe import Hypers
-from envs.base import UserError
-from shoal.sweep import expand, sweep_points
+from shoal.baselines.ippo.ippo_ff_mpe import Hypers
+from shoal.errors import UserError
+from shoal.run.sweep import expand, sweep_points
 
 
 def test_grid_is_points_times_seeds():

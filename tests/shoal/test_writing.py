@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs.base import Fault, UserError
-from shoal import checkpoint, lock, progress, reading, runner, sharding, writing
-from shoal.records import Begun, Records
+from shoal.errors import Fault, UserError
+from shoal.folder import checkpoint, lock, reading, writing
+from shoal.folder.records import Begun, Records
+from shoal.run import progress, runner, sharding
 from tests.conftest import SCRIPT, SMALL
 from tests.shoal.test_runner import same_bits
 
@@ -35,8 +36,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(SCRIPT), *SMALL, *TINY, f"run.dir={folder}"])
-        from baselines.ippo import ippo_ff_mpe as ippo
-        from shoal.config import main
+        from shoal.baselines.ippo import ippo_ff_mpe as ippo
+        from shoal.config.config import main
 
         main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
     return folder

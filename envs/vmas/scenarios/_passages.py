@@ -8,9 +8,9 @@ import chex
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import State
-from envs.vmas.entities import Box, Landmark
-from envs.vmas.world import World
+from shoal.envs.vmas.base import State
+from shoal.envs.vmas.entities import Box, Landmark
+from shoal.envs.vmas.world import World
 
 AGENT_RADIUS, WALL_WIDTH = 0.03333, 0.2
 SEMIDIM = 1.0

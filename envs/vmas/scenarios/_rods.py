@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.vmas.base import Scenario, State
-from envs.vmas.checks import at_least, positive
-from envs.vmas.controllers import VelocityController, forget_at_rest
-from envs.vmas.entities import Agent, Joint, Landmark, Line, Sphere, rod
-from envs.vmas.geometry import angle_apart, distance
-from envs.vmas.scenarios._passages import AGENT_RADIUS, SEMIDIM, WALL_WIDTH, Row
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario, State
+from shoal.envs.vmas.checks import at_least, positive
+from shoal.envs.vmas.controllers import VelocityController, forget_at_rest
+from shoal.envs.vmas.entities import Agent, Joint, Landmark, Line, Sphere, rod
+from shoal.envs.vmas.geometry import angle_apart, distance
+from shoal.envs.vmas.scenarios._passages import AGENT_RADIUS, SEMIDIM, WALL_WIDTH, Row
+from shoal.envs.vmas.world import World
+from shoal.errors import UserError
 
 BOX_LENGTH, MASS_RADIUS = 0.1476, AGENT_RADIUS * 2 / 3
 FAR = SEMIDIM + AGENT_RADIUS

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import chex
 import jax.numpy as jnp
 
-from envs.vmas.controllers import VelocityController, forget_at_rest
-from envs.vmas.geometry import Vec, distance, limited
+from shoal.envs.vmas.controllers import VelocityController, forget_at_rest
+from shoal.envs.vmas.geometry import Vec, distance, limited
 
 RADIUS, BOX_LENGTH, BOX_WIDTH = 0.16, 0.32, 0.24
 GOAL_RADIUS = RADIUS / 2

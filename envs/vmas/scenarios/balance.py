@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count, positive
-from envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count, positive
+from shoal.envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
 
 AGENT_RADIUS, PACKAGE_RADIUS, LINE_LENGTH = 0.03, 0.05, 0.8
 SHAPING, GROUND_PENALTY = 100.0, -10.0

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.entities import Agent, Landmark, Sphere, rod
-from envs.vmas.geometry import distance, safe_sqrt
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere, rod
+from shoal.envs.vmas.geometry import distance, safe_sqrt
+from shoal.envs.vmas.world import World
 
 ROD_LENGTH, CIRCLE_RADIUS, DESIRED_SPEED = 0.2, 0.5, 1.0
 

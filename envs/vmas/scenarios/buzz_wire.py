@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import positive
-from envs.vmas.entities import Agent, Landmark, Line, Sphere, rod
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import positive
+from shoal.envs.vmas.entities import Agent, Landmark, Line, Sphere, rod
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
 
 RADIUS, ROD_LENGTH = 0.03, 0.25
 HALF_CORRIDOR = 0.125

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.world import pick, relative
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import apart
-from envs.vmas.world import World
+from shoal.envs.mpe.world import pick, relative
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import apart
+from shoal.envs.vmas.world import World
 
 RADIUS = 0.075
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")

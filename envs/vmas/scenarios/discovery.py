@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count, positive
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import apart, uniform
-from envs.vmas.sensors import Lidar
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count, positive
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import apart, uniform
+from shoal.envs.vmas.sensors import Lidar
+from shoal.envs.vmas.world import World
 
 RADIUS, MIN_COLLISION_DISTANCE = 0.05, 0.005
 TRIES = 16  # places proposed for a target that was covered

@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count, positive
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count, positive
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
 
 AGENT_RADIUS = 0.035
 TIME_PENALTY = -0.01

@@ -6,12 +6,12 @@ import math
 
 import jax.numpy as jnp
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import Vec, distance
-from envs.vmas.placement import apart
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import Vec, distance
+from shoal.envs.vmas.placement import apart
+from shoal.envs.vmas.world import World
 
 AGENT_RADIUS, GOAL_RADIUS = 0.05, 0.03
 

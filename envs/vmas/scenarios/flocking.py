@@ -5,13 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import apart
-from envs.vmas.sensors import Lidar
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import apart
+from shoal.envs.vmas.sensors import Lidar
+from shoal.envs.vmas.world import World
 
 AGENT_RADIUS, OBSTACLE_RADIUS, LIDAR_RANGE = 0.05, 0.1, 0.2
 WANTED_DISTANCE, MIN_COLLISION_DISTANCE = 0.1, 0.005

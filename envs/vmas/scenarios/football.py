@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.vmas.base import Scenario, State
-from envs.vmas.checks import at_least, count, positive
-from envs.vmas.dynamics import Holonomic, HolonomicWithRotation
-from envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
-from envs.vmas.football_planner import Pitch, Planner
-from envs.vmas.geometry import Vec, distance
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario, State
+from shoal.envs.vmas.checks import at_least, count, positive
+from shoal.envs.vmas.dynamics import Holonomic, HolonomicWithRotation
+from shoal.envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
+from shoal.envs.vmas.football_planner import Pitch, Planner
+from shoal.envs.vmas.geometry import Vec, distance
+from shoal.envs.vmas.world import World
+from shoal.errors import UserError
 
 SHOT = 2.67  # what a shot is multiplied with, beside u_shoot_multiplier
 BOUNCE, FAST = 0.05, 0.3  # the force that keeps the ball off the edges, and the speed along y at which it ends

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count, positive
-from envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.scenarios._steering import (
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count, positive
+from shoal.envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.scenarios._steering import (
     BOX_LENGTH,
     BOX_WIDTH,
     GOAL_RADIUS,
@@ -20,7 +20,7 @@ from envs.vmas.scenarios._steering import (
     RADIUS,
     steering,
 )
-from envs.vmas.world import World
+from shoal.envs.vmas.world import World
 
 HALF_LENGTH, HALF_WIDTH = 2.5, 0.2  # of the corridor
 NICHE = np.array([[1.35, 0.2], [-1.35, 0.2], [-0.2, 0.44], [0.2, 0.44], [0.0, 0.68]], np.float32)  # its five lines

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.checks import count, positive
-from envs.vmas.entities import Agent, Sphere
-from envs.vmas.geometry import angle_apart, distance
-from envs.vmas.scenarios._passages import AGENT_RADIUS, above, below, in_a_row, middle
-from envs.vmas.scenarios._rods import BOX_LENGTH, RodScenario, settings_of
+from shoal.envs.vmas.checks import count, positive
+from shoal.envs.vmas.entities import Agent, Sphere
+from shoal.envs.vmas.geometry import angle_apart, distance
+from shoal.envs.vmas.scenarios._passages import AGENT_RADIUS, above, below, in_a_row, middle
+from shoal.envs.vmas.scenarios._rods import BOX_LENGTH, RodScenario, settings_of
 
 U_MULTIPLIER = 0.8
 UPRIGHT = np.float32(np.pi / 2)

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.checks import count, positive
-from envs.vmas.entities import Agent, Sphere
-from envs.vmas.geometry import angle_apart, distance
-from envs.vmas.scenarios._passages import AGENT_RADIUS, above, below
-from envs.vmas.scenarios._rods import RodScenario, settings_of
+from shoal.envs.vmas.checks import count, positive
+from shoal.envs.vmas.entities import Agent, Sphere
+from shoal.envs.vmas.geometry import angle_apart, distance
+from shoal.envs.vmas.scenarios._passages import AGENT_RADIUS, above, below
+from shoal.envs.vmas.scenarios._rods import RodScenario, settings_of
 
 LARGE = 3 * AGENT_RADIUS
 FIXED_SLOT = 5  # of the large gap, which is two boxes wide

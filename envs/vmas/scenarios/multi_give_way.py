@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, positive
-from envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.scenarios._steering import (
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, positive
+from shoal.envs.vmas.entities import Agent, Box, Landmark, Line, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.scenarios._steering import (
     BOX_LENGTH,
     BOX_WIDTH,
     GOAL_RADIUS,
@@ -21,7 +20,8 @@ from envs.vmas.scenarios._steering import (
     RADIUS,
     steering,
 )
-from envs.vmas.world import World
+from shoal.envs.vmas.world import World
+from shoal.errors import UserError
 
 N_AGENTS, HALF_LENGTH, HALF_WIDTH = 4, 2.5, 0.2  # of a corridor
 STARTS = np.array([[-2, 0], [0, 2], [2, 0], [0, -2]], np.float32)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count, positive
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import apart
-from envs.vmas.sensors import Lidar
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count, positive
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import apart
+from shoal.envs.vmas.sensors import Lidar
+from shoal.envs.vmas.world import World
+from shoal.errors import UserError
 
 GOAL_RADIUS = 0.05
 MIN_COLLISION_DISTANCE = 0.005

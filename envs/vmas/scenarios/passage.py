@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.scenarios._passages import AGENT_RADIUS, SEMIDIM, Row, above, below, in_a_row
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.scenarios._passages import AGENT_RADIUS, SEMIDIM, Row, above, below, in_a_row
+from shoal.envs.vmas.world import World
 
 N_AGENTS, BOX_LENGTH = 5, 0.103
 SPACING = 0.1  # between neighbours in the cross

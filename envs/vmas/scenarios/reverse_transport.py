@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count, positive
-from envs.vmas.entities import Agent, Box, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count, positive
+from shoal.envs.vmas.entities import Agent, Box, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
+from shoal.errors import UserError
 
 AGENT_RADIUS, GOAL_RADIUS = 0.03, 0.09
 SHAPING = 100.0

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.drawing import Field
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count, positive
-from envs.vmas.entities import Agent, Sphere
-from envs.vmas.geometry import Vec
-from envs.vmas.sensors import Lidar
-from envs.vmas.world import World
+from shoal.envs.drawing import Field
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count, positive
+from shoal.envs.vmas.entities import Agent, Sphere
+from shoal.envs.vmas.geometry import Vec
+from shoal.envs.vmas.sensors import Lidar
+from shoal.envs.vmas.world import World
+from shoal.errors import UserError
 
 LIDAR_RAYS, LIDAR_START = 12, 0.05
 AROUND = np.array([(1, 0), (-1, 0), (0, 1), (0, -1), (-1, -1), (1, -1), (-1, 1), (1, 1)], np.float32)  # cells seen

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from envs.vmas.base import Scenario
-from envs.vmas.entities import Agent, Landmark
-from envs.vmas.placement import uniform
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.entities import Agent, Landmark
+from shoal.envs.vmas.placement import uniform
+from shoal.envs.vmas.world import World
 
 
 class Simple(Scenario):

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.world import pick, relative
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.mpe.world import pick, relative
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
 
 
 class SimpleAdversary(Scenario):

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count
-from envs.vmas.entities import Agent
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count
+from shoal.envs.vmas.entities import Agent
+from shoal.envs.vmas.world import World
 
 EVE, BOB, ALICE = range(3)
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.world import pick, relative
-from envs.vmas.base import Scenario
-from envs.vmas.entities import Agent, Landmark
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.mpe.world import pick, relative
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.entities import Agent, Landmark
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
 
 LANDMARKS = 2
 COLOURS = np.array([[0.1, 0.9, 0.1], [0.1, 0.1, 0.9]], np.float32)

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.world import pick, relative
-from envs.vmas.base import Scenario
-from envs.vmas.entities import Agent, Landmark
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.mpe.world import pick, relative
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.entities import Agent, Landmark
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
 
 LANDMARKS, WORDS = 3, 10
 COLOURS = np.full((LANDMARKS, 3), 0.25, np.float32) + 0.5 * np.eye(3, dtype=np.float32)

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.mpe.world import pick
-from envs.vmas.base import Scenario
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.world import World
+from shoal.envs.mpe.world import pick
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.world import World
 
 LANDMARKS, WORDS = 3, 3
 COLOURS = np.full((LANDMARKS, 3), 0.15, np.float32) + 0.5 * np.eye(3, dtype=np.float32)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from envs.mpe.world import relative
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import uniform
-from envs.vmas.world import World
+from shoal.envs.mpe.world import relative
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import uniform
+from shoal.envs.vmas.world import World
 
 
 class SimpleSpread(Scenario):

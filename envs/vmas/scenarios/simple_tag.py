@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from envs.mpe.world import others, relative
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import uniform
-from envs.vmas.world import World
+from shoal.envs.mpe.world import others, relative
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import uniform
+from shoal.envs.vmas.world import World
 
 CATCH, SHAPING = 10.0, 0.1
 

@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count
-from envs.vmas.entities import Agent, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import uniform
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count
+from shoal.envs.vmas.entities import Agent, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import uniform
+from shoal.envs.vmas.world import World
 
 WORDS = 4
 CATCH, FOOD, HUNGER = 5.0, 2.0, 0.05

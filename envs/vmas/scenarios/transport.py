@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import count, positive
-from envs.vmas.entities import Agent, Box, Landmark, Sphere
-from envs.vmas.geometry import distance
-from envs.vmas.placement import apart
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import count, positive
+from shoal.envs.vmas.entities import Agent, Box, Landmark, Sphere
+from shoal.envs.vmas.geometry import distance
+from shoal.envs.vmas.placement import apart
+from shoal.envs.vmas.world import World
 
 AGENT_RADIUS, GOAL_RADIUS = 0.03, 0.15
 SHAPING = 100.0

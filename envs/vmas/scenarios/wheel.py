@@ -7,10 +7,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from envs.vmas.base import Scenario
-from envs.vmas.checks import at_least, count, positive
-from envs.vmas.entities import Agent, Landmark, Line, Sphere
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import at_least, count, positive
+from shoal.envs.vmas.entities import Agent, Landmark, Line, Sphere
+from shoal.envs.vmas.world import World
 
 AGENT_RADIUS = 0.03
 

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.base import UserError
-from envs.vmas.base import Scenario
-from envs.vmas.checks import positive
-from envs.vmas.controllers import VelocityController
-from envs.vmas.entities import Agent, Sphere
-from envs.vmas.geometry import Vec, angle_apart
-from envs.vmas.world import World
+from shoal.envs.vmas.base import Scenario
+from shoal.envs.vmas.checks import positive
+from shoal.envs.vmas.controllers import VelocityController
+from shoal.envs.vmas.entities import Agent, Sphere
+from shoal.envs.vmas.geometry import Vec, angle_apart
+from shoal.envs.vmas.world import World
+from shoal.errors import UserError
 
 BIG_RADIUS, SMALL_RADIUS = 0.05, 0.03
 WANTED_DISTANCE, GOAL_HEIGHT = 1.0, 10.0

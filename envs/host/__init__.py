@@ -1,0 +1,1 @@
+"""Environments that processes of the host step: PettingZoo's."""

@@ -1,0 +1,1 @@
+"""Evolution on the run axis."""

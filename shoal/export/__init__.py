@@ -1,0 +1,1 @@
+"""Policies that play without JAX, or without Shoal."""

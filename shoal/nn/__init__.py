@@ -1,0 +1,1 @@
+"""Networks: layers, torsos, memories, and architectures that change."""

@@ -1,0 +1,1 @@
+"""From folders of trainings to tables, figures and a page."""

@@ -1,0 +1,1 @@
+"""What the appendix of a paper takes for granted: returns, distributions, replay, normalisation."""

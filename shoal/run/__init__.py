@@ -1,0 +1,1 @@
+"""One training, from a plan to its last chunk."""
