@@ -2,7 +2,7 @@
 
 The trace (a jaxpr) is walked with every loop's length; a ``cond`` counts as its dearest branch, a ``while`` whose
 length nobody knows as one turn. Seconds follow from three constants of this machine's kind (:class:`Rates`), fitted by
-``scripts/calibrate.py``; they are for plans, where a factor of two is good enough.
+``tools/calibrate.py``; they are for plans, where a factor of two is good enough.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ SIZES = {"num_envs": 2, "rollout_length": 4, "batch_size": 2, "buffer_size": 64,
 
 @pytest.mark.parametrize("task", TASKS)
 def test_two_off_policy_updates_fit(task):
-    """A file per family in turn; scripts/support.py trains all pairs."""
+    """A file per family in turn; tools/support.py trains all pairs."""
     module = OFF_POLICY[list(TASKS).index(task) % len(OFF_POLICY)]
     if task == "mabrax/hopper_3x1":
         with pytest.raises(UserError, match="continuous"):

@@ -323,7 +323,7 @@ def test_off_policy_files_train_on_it(train, module):
 
 @pytest.mark.parametrize("module", [ippo_rnn, mappo, mappo_rnn, pqn, masac])
 def test_the_other_files_fit(module):
-    """A state of the same shape after an update: scripts/support.py trains every file."""
+    """A state of the same shape after an update: tools/support.py trains every file."""
     algorithm = module.make(module.Config(num_envs=4, rollout_length=6), envs.make(NAME, horizon=6))
     key, hypers = jax.random.PRNGKey(0), module.Hypers()
     state = jax.eval_shape(algorithm.init, key, hypers)

@@ -1,4 +1,4 @@
-"""VMAS against recorded steps of the original (scripts/record_vmas.py), and what every scenario must do."""
+"""VMAS against recorded steps of the original (tools/record_vmas.py), and what every scenario must do."""
 
 from __future__ import annotations
 

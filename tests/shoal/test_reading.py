@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 
 import shoal
 from scripts import export as export_script
-from scripts import fuzz_folders
 from scripts import render as render_script
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.benchmark import benchmark
@@ -26,6 +25,7 @@ from shoal.folder import checkpoint, policies, reading
 from shoal.report import animation, results
 from shoal.run import runner
 from tests.conftest import SCRIPT, SMALL
+from tools import fuzz_folders
 
 TOUCH = "from pathlib import Path\nPath({mark!r}).touch()\n"
 
@@ -377,7 +377,7 @@ def test_training_leaves_the_process_as_it_was(trained, folder):
 
 
 def test_a_hundred_damaged_folders(trained):
-    """scripts/fuzz_folders.py, whose record of thousands is in docs/results."""
+    """tools/fuzz_folders.py, whose record of thousands is in results."""
     found = fuzz_folders.run(trained, cases=100, seed=1, patience=20.0)
     assert found.cases == 100 and found.refused > 50, found
     assert not found.faults, "\n".join(found.faults)

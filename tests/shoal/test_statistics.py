@@ -1,4 +1,4 @@
-"""Statistics against rliable's and marl-eval's own figures (scripts/record_statistics.py), and plain loops."""
+"""Statistics against rliable's and marl-eval's own figures (tools/record_statistics.py), and plain loops."""
 
 from __future__ import annotations
 
