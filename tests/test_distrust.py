@@ -21,6 +21,10 @@ from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "distrust.md").read_text()
 NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
+THREADS = (
+    *(f"JaxMARL {number}" for number in (85, 119, 140, 167, 168, 169)),
+    *("Mava 1006", "Stoix 142", "EPyMARL 43", "gymnax 108", "brax 641", "mujoco_playground 305"),
+)
 
 
 def test_every_test_that_the_page_names_exists():
@@ -39,6 +43,7 @@ def test_every_row_has_a_thread_and_a_test():
         mistake, threads, tests = row.strip("| ").split(" | ")
         assert mistake and "](https://github.com/" in threads and "`tests/" in tests, row
     assert len(rows) > 15
+    assert [thread for thread in THREADS if f"[{thread}](" not in PAGE] == []
 
 
 @pytest.mark.parametrize(("module", "name"), [(maddpg_ff_mpe, "critic"), (masac_ff_vmas, "q")])
