@@ -23,8 +23,11 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from shoal.benchmark import benchmark
-from shoal.benchmark.benchmark import Outcome, Planned, Tick, duration, remaining
+from shoal.benchmark import settings as benchmark
+from shoal.benchmark import train
+from shoal.benchmark.cells import cells_of
+from shoal.benchmark.plan import Planned, duration, plan_cell, plan_table, remaining
+from shoal.benchmark.train import Outcome, Tick, train_cell
 from shoal.config.words import fail
 from shoal.errors import UserError
 from shoal.run.progress import human, show_table
@@ -34,18 +37,18 @@ from shoal.run.sharding import cores_as_devices
 
 def make_plan(settings: benchmark.Benchmark, words: list[str]) -> list[Planned]:
     """Every cell, planned."""
-    cells = benchmark.cells(settings, words)
+    cells = cells_of(settings, words)
     console, planned = Console(stderr=True), []
     with console.status("planning") as status:
         for position, cell in enumerate(cells):
             status.update(f"planning {position + 1}/{len(cells)}: {cell.label}")
-            planned.append(benchmark.plan(cell))
+            planned.append(plan_cell(cell))
     return planned
 
 
 def show_plan(settings: benchmark.Benchmark, planned: list[Planned]) -> None:
     """The plan, and the pairs that cannot be."""
-    show_table(benchmark.plan_table(planned), f"{settings.name}: {settings.dir}")
+    show_table(plan_table(planned), f"{settings.name}: {settings.dir}")
     for one in planned:
         if one.state == "impossible":
             print(f"skipped: {one.cell.label}: {one.reason}")
@@ -78,10 +81,10 @@ def train_all(settings: benchmark.Benchmark, planned: list[Planned]) -> dict[str
                 told = f"{human(tick.steps)} steps, return {tick.episode_return:.2f}"
                 bar.update(task, completed=tick.steps, told=told)
 
-            outcome = benchmark.train(one, watch, stop)
+            outcome = train_cell(one, watch, stop)
             bar.remove_task(task)
             outcomes[one.cell.label] = outcome
-            benchmark.note(Path(settings.dir), one.cell, outcome)
+            train.note(Path(settings.dir), one.cell, outcome)
             print(f"{position + 1}/{len(todo)} {line(one, outcome)}", flush=True)
             if stop.asked:
                 break
@@ -93,7 +96,7 @@ def line(one: Planned, outcome: Outcome) -> str:
     """What became of a cell, in one line."""
     if outcome.state == "failed":
         return f"{one.cell.label}: FAILED after {duration(outcome.seconds)}: {outcome.error}"
-    reached = benchmark.reached(one.cell.folder)
+    reached = train.reached(one.cell.folder)
     figures = f"{reached.text}, " if reached else ""
     expected = f" (expected {duration(remaining(one))})" if outcome.state == "finished" else ""
     return f"{one.cell.label}: {outcome.state}, {figures}{duration(outcome.seconds)}{expected}"
@@ -131,14 +134,14 @@ def finish(settings: benchmark.Benchmark, planned: list[Planned], outcomes: dict
 
 def run_one(settings: benchmark.Benchmark, words: list[str]) -> int:
     """One cell, for a launcher: who launches has planned it."""
-    cells = benchmark.cells(settings, words)
+    cells = cells_of(settings, words)
     assert settings.cell is not None
     if settings.cell >= len(cells):
         raise UserError(f"cell={settings.cell}: there are {len(cells)}")
-    one = benchmark.plan(cells[settings.cell])
+    one = plan_cell(cells[settings.cell])
     with Stop() as stop:
-        outcome = benchmark.train(one, stop=stop)
-    benchmark.note(Path(settings.dir), one.cell, outcome)
+        outcome = train_cell(one, stop=stop)
+    train.note(Path(settings.dir), one.cell, outcome)
     print(line(one, outcome), flush=True)
     return int(outcome.state == "failed")
 
@@ -160,7 +163,7 @@ def launch(
     sys.argv[1:] = ["-m", f"cell={','.join(map(str, todo))}", *quiet, *places, *launcher]
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     hydra_main(version_base="1.3", config_path=None, config_name="cells")(job)()
-    status = benchmark.status(Path(settings.dir))
+    status = train.status(Path(settings.dir))
     return {one.cell.label: status[one.cell.label] for one in planned if one.cell.label in status}
 
 

@@ -19,14 +19,17 @@ from typing import Any
 
 from shoal.config.words import Parser, fail, number
 from shoal.folder import writing
-from shoal.report import figures, results
+from shoal.report import figures
+from shoal.report.merge import merge
 from shoal.report.page import page
+from shoal.report.read import read
 from shoal.report.summary import summarise
+from shoal.report.table import Results
 
 
-def write(folder: Path, found: results.Results, title: str, animations: int) -> None:
+def write(folder: Path, found: Results, title: str, animations: int) -> None:
     """Everything into ``folder``."""
-    merged = results.merge(found.cells, found.notes)
+    merged = merge(found.cells, found.notes)
     data = summarise(found, title)
     writing.make_folder(folder)
     figures.save(data, folder / "figures")
@@ -73,7 +76,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     try:
-        found = results.read(options.what)
+        found = read(options.what)
     except OSError as error:  # such as a name that is too long
         fail(error)
     if not found.cells:
@@ -84,8 +87,8 @@ def main() -> int:
     first = Path(options.what[0])
     out = options.out or (first if len(options.what) == 1 and first.is_dir() else Path("runs/report"))
     title = options.title or (out if options.out or len(options.what) > 1 else first).resolve().name
-    read = len(found.notes)
-    for note in found.notes[:read]:
+    shown = len(found.notes)
+    for note in found.notes[:shown]:
         print(note, file=sys.stderr)
     try:
         write(out, found, title, options.animations)
@@ -93,7 +96,7 @@ def main() -> int:
         if not hasattr(error, "code"):  # an envs.base.Fault, whose module brings JAX along
             raise
         fail(error)
-    for note in found.notes[read:]:
+    for note in found.notes[shown:]:
         print(note, file=sys.stderr)
     print(out / "report.html")
     return 1 if found.unusable else 0

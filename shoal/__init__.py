@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.folder.runs import Runs, load
+    from shoal.folder.load import Runs, load
 
 __all__ = ["Runs", "load"]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from shoal.folder import runs
+        from shoal.folder import load
 
-        return getattr(runs, name)
+        return getattr(load, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -47,7 +47,7 @@ class Algorithm:
     env: Env
     steps_per_update: int  # environment steps of one update
     num_updates: int  # updates that make up `total_steps`
-    # For evolution (shoal.evolve.evolve).
+    # For evolution (shoal.evolve.select).
     init_optimiser: Callable[[Params, Hypers], Any] | None = None  # the first `opt_state` of some parameters
     inherited: tuple[str, ...] = ("params", "opt_state", "target", "obs_stats", "value_stats")  # what a clone copies
     evolving: tuple[str, ...] = ("lr",)  # the hyperparameters that evolve if none are named

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=1 --xla_cpu_multi_thread_eigen=false"
 
@@ -16,7 +17,6 @@ import jax
 import numpy as np
 from scipy.optimize import nnls
 
-from shoal.benchmark import benchmark
 from shoal.config import config
 from shoal.config.words import Parser
 from shoal.run import cost, runner
@@ -40,7 +40,7 @@ PROGRAMS = (
 def measure(algorithm: str, env: str, updates: int = 3) -> tuple[cost.Cost, int, float, float, float]:
     """Cost, equations, processor seconds of a call and of compiling, and bytes, of a few updates and an evaluation."""
     module, cfg = config.composed(algorithm, [f"env={env}"])
-    made = runner.make_plan(module.make, module.Config, module.Hypers, cfg, benchmark.Path())
+    made = runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path())
     key, hypers = jax.tree.map(lambda leaf: leaf[0], made.runs.select(np.array([0])))
     started = jax.jit(lambda k, h: runner.start(made.algorithm, made.key(k), h))(key, hypers)
 

@@ -32,8 +32,9 @@ from shoal.config.config import INT32, complete, saved_settings
 from shoal.config.words import Parser, fail, number
 from shoal.errors import UserError
 from shoal.folder import checkpoint, policies
-from shoal.report import results
+from shoal.report.merge import merge
 from shoal.report.page import page
+from shoal.report.read import read
 from shoal.report.summary import summarise
 
 FILES = ("config.yaml", "metrics.csv", "evaluations.jsonl", "evaluations.json", "provenance.json", policies.FILE)
@@ -146,10 +147,10 @@ def readings(folder: Path, name: str, config_type: type, hypers_type: type) -> I
     """Everything that reads the file ``name`` of a folder without training or compiling."""
 
     def report() -> str:
-        found = results.read([folder])
+        found = read([folder])
         if not found.cells:
             raise UserError(found.notes[-1])
-        results.merge(found.cells, found.notes)
+        merge(found.cells, found.notes)
         return page(summarise(found, "title"), found)
 
     def read_by(what: str) -> Callable[[], Any]:

@@ -27,7 +27,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from shoal.report.report import bootstrap, iqm
+from shoal.report.statistics import bootstrap, iqm
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt

@@ -29,7 +29,7 @@ from at_benchmarl import PPO_FRAMES, PPO_HYPERS, PPO_SIZES
 from learning import ROOT, Training, train
 
 from shoal.config.words import Parser, some_of
-from shoal.report.report import iqm
+from shoal.report.statistics import iqm
 
 
 @dataclass(frozen=True)

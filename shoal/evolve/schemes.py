@@ -1,6 +1,6 @@
 """What can be said about evolution: ``evolve=tournament`` and its settings, each scheme with its own.
 
-The maths is in :mod:`shoal.evolve.evolve`.
+The maths is in :mod:`shoal.evolve.select`.
 """
 
 from __future__ import annotations

@@ -73,6 +73,19 @@ def mistake(text: str) -> Exception:
     return UserError(text)
 
 
+class Unreadable(Exception):
+    """Why a file is of no use, in one line."""
+
+
+class Foreign(Unreadable):
+    """It is a file for something else."""
+
+
+def reason(error: ValueError, folder: Path) -> str:
+    """What a fault says, without the folder that it is said of anyway."""
+    return str(error).replace(f"{folder}/", "")
+
+
 @contextmanager
 def opened(path: Path, most: int) -> Iterator[BinaryIO]:
     """A regular file of at most ``most`` bytes, to be read."""

@@ -42,6 +42,12 @@ def short_name(objective: str) -> str:
     return "return" if objective == RETURN else objective
 
 
+def swept_names(config: Mapping[str, Any]) -> list[str]:
+    """The names of the swept hyperparameters."""
+    sweep = config.get("sweep") or {}
+    return [str(name) for name, value in sweep.items() if name not in SWEEP_FIELDS and value is not None]
+
+
 def diverged_runs(folder: Path) -> set[int]:
     """The runs whose newest row of ``metrics.csv`` has ``diverged``; rows that cannot be read count for nothing."""
     newest: dict[int, bool] = {}

@@ -16,7 +16,7 @@ from shoal.envs.host import pettingzoo
 from shoal.folder import policies
 
 if TYPE_CHECKING:
-    from shoal.report.results import Cell, Results
+    from shoal.report.table import Cell, Results
 
 FRAMES, SIZE = 80, 240  # of an animation in a page
 

@@ -10,8 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from shoal.report.results import MARK, Results, Training
+from shoal.report.read import MARK
 from shoal.report.summary import Json
+from shoal.report.table import Results, Training
 from shoal.run.progress import human
 
 WEB = Path(__file__).parent / "web"

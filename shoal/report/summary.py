@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from shoal.report import statistics
-from shoal.report.results import Cell, Results, common
 from shoal.report.statistics import DRAWS, Estimate
+from shoal.report.table import Cell, Results, common
 
 SHOWN = 12  # algorithms in the figures; tables have all
 SEEDS = 20  # single runs drawn of a cell

@@ -38,13 +38,15 @@ from shoal.config.config import INT32, SHARES, build, check_settings, complete, 
 from shoal.config.words import pasted
 from shoal.envs.host import pettingzoo
 from shoal.errors import Fault, UserError
-from shoal.evolve import generations, lineage, schemes
-from shoal.evolve.evolve import Kind
-from shoal.folder import checkpoint, lock, policies, writing
+from shoal.evolve import rounds as generations
+from shoal.evolve import schemes, winner
+from shoal.evolve.population import Kind
+from shoal.folder import checkpoint, lineage, lock, marl_eval, policies, writing
 from shoal.folder.records import EVALUATIONS, RETURN, SWEEP_FIELDS, Begun, Records, objective_of, short_name
 from shoal.hashing import key_of, replace_stream
 from shoal.nn import elastic, networks
-from shoal.report import report
+from shoal.report import closing
+from shoal.report import lineage as families
 from shoal.rl import learners
 from shoal.rl.metrics import Table, chosen_objective, mean_over_updates
 from shoal.run import budget, hosts, loggers, sharding, sweep
@@ -759,20 +761,20 @@ def write_results(
     evaluations = records.evaluations()
     title = f"{algorithm} on {settings.env.name}"
     if plan.rules is None:
-        report.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
-        report.draw(plan.folder / "curves.png", evaluations, runs, diverged, title, plan.objective)
+        marl_eval.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
+        closing.draw(plan.folder / "curves.png", evaluations, runs, diverged, title, plan.objective)
     else:
         config = OmegaConf.to_container(settings, resolve=True)
-        lineage.report(plan, config, evaluations, algorithm)  # type: ignore[arg-type]
+        families.report(plan, config, evaluations, algorithm)  # type: ignore[arg-type]
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained))
     provenance(plan, programs, speed, time.perf_counter() - begin)
     lost = missing(plan, evaluations)
     title += f": {short_name(plan.objective)} of {settings.evaluation.episodes} greedy episodes{lost}, IQM over "
     if plan.rules is None:
-        show_table(report.closing_table(evaluations, runs, diverged, plan.objective), f"{title}seeds")
+        show_table(closing.closing_table(evaluations, runs, diverged, plan.objective), f"{title}seeds")
     else:
-        show_table(lineage.closing_table(evaluations, plan.rules.population, plan.objective), f"{title}populations")
-        print(lineage.said(plan.folder))
+        show_table(families.closing_table(evaluations, plan.rules.population, plan.objective), f"{title}populations")
+        print(winner.said(plan.folder))
     speed_text = f", {human(speed.steps / speed.seconds)} steps/s" if speed.seconds else ""
     print(f"{plan.folder}  ({time.perf_counter() - begin:.0f} s, {programs.seconds:.1f} s of it compiling{speed_text})")
 

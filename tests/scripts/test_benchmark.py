@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from shoal.benchmark import benchmark
+from shoal.benchmark.cells import Cell, cells_of, composed
+from shoal.benchmark.plan import Planned, duration, plan_cell, plan_table
+from shoal.benchmark.settings import SHIPPED, read
+from shoal.benchmark.train import Tick, look, status, train_cell
 from shoal.errors import UserError
 from shoal.run import runner
 from tests.conftest import ROOT
@@ -30,9 +33,9 @@ TINY = (
 PPO = ("algo.epochs=1", "algo.minibatches=2", "algo.critic.widths=[8]")
 
 
-def planned(*words: str) -> list[benchmark.Planned]:
-    settings, others = benchmark.read(words)
-    return [benchmark.plan(cell) for cell in benchmark.cells(settings, others)]
+def planned(*words: str) -> list[Planned]:
+    settings, others = read(words)
+    return [plan_cell(cell) for cell in cells_of(settings, others)]
 
 
 def test_a_command_line_becomes_cells_and_later_settings_win(tmp_path):
@@ -43,19 +46,19 @@ def test_a_command_line_becomes_cells_and_later_settings_win(tmp_path):
         "by_algorithm: {ippo: {hypers: {gamma: 0.7}, algo: {actor: {widths: [8, 8]}}}}\n"
         "by_task: {matrix/climbing: {hypers: {gamma: 0.6}, env: {kwargs: {horizon: 5}}}}\n"
     )
-    settings, others = benchmark.read([f"benchmark={path}", "seeds=4", "hypers.lr_end=1"])
+    settings, others = read([f"benchmark={path}", "seeds=4", "hypers.lr_end=1"])
     assert (settings.name, settings.dir, settings.seeds, others) == (
         "mine",
         "runs/benchmark/mine",
         4,
         ["hypers.lr_end=1"],
     )
-    cells = benchmark.cells(settings, others)
+    cells = cells_of(settings, others)
     assert [cell.label for cell in cells[:2]] == ["ippo on mpe/simple_spread", "ippo on matrix/climbing"]
     assert str(cells[3].folder) == "runs/benchmark/mine/vdn/matrix.climbing"
     values = []
     for cell in cells:
-        _, cfg = benchmark.composed(cell)
+        _, cfg = composed(cell)
         values.append((cfg.env.name, cfg.hypers.gamma, cfg.hypers.lr, cfg.hypers.lr_end, cfg.seeds))
     assert values == [
         ("mpe/simple_spread", 0.7, 1e-3, 1, 4),
@@ -63,8 +66,8 @@ def test_a_command_line_becomes_cells_and_later_settings_win(tmp_path):
         ("mpe/simple_spread", 0.8, 1e-3, 1, 4),
         ("matrix/climbing", 0.6, 1e-3, 1, 4),
     ]
-    assert benchmark.composed(cells[1])[1].env.kwargs.horizon == 5
-    assert list(benchmark.composed(cells[0])[1].algo.actor.widths) == [8, 8]
+    assert composed(cells[1])[1].env.kwargs.horizon == 5
+    assert list(composed(cells[0])[1].algo.actor.widths) == [8, 8]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_a_command_line_becomes_cells_and_later_settings_win(tmp_path):
 )
 def test_mistakes_get_one_line(words, message):
     with pytest.raises(UserError) as error:
-        benchmark.read(words)
+        read(words)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -103,20 +106,20 @@ def test_a_file_that_is_no_benchmark_is_said_so(tmp_path):
     for text in ("- a list", "algorithms: {a: 1}", "colour: red", "algorithms: [ippo"):
         path.write_text(text)
         with pytest.raises(UserError, match=r"bad\.yaml"):
-            benchmark.read([f"benchmark={path}"])
+            read([f"benchmark={path}"])
 
 
-@pytest.mark.parametrize("name", [path.stem for path in sorted(benchmark.SHIPPED.glob("*.yaml"))])
+@pytest.mark.parametrize("name", [path.stem for path in sorted(SHIPPED.glob("*.yaml"))])
 def test_what_is_shipped_composes(name):
-    settings, others = benchmark.read([f"benchmark={name}"])
-    for cell in benchmark.cells(settings, others)[:: len(settings.tasks)]:
-        _, cfg = benchmark.composed(cell)
+    settings, others = read([f"benchmark={name}"])
+    for cell in cells_of(settings, others)[:: len(settings.tasks)]:
+        _, cfg = composed(cell)
         assert cfg.algorithm == cell.algorithm
 
 
 def test_benchmarls_settings_arrive():
-    settings, others = benchmark.read(["benchmark=vmas_fine_tuned"])
-    cells = {cell.algorithm: benchmark.composed(cell)[1] for cell in benchmark.cells(settings, others)[::3]}
+    settings, others = read(["benchmark=vmas_fine_tuned"])
+    cells = {cell.algorithm: composed(cell)[1] for cell in cells_of(settings, others)[::3]}
     mappo, isac, iql = cells["mappo"], cells["isac"], cells["iql"]
     assert mappo.algo.num_envs * mappo.algo.rollout_length == 60_000
     assert (mappo.algo.epochs, list(mappo.algo.critic.widths), mappo.hypers.gamma) == (45, [256, 256], 0.9)
@@ -134,7 +137,7 @@ def test_more_runs_than_fit_are_trained_in_batches(monkeypatch, tmp_path):
     assert scarce.memory < plenty.memory
     assert scarce.cell.words[-1].startswith("runs_per_batch=")
     assert plenty.seconds > 0
-    assert "8 in" in benchmark.plan_table([scarce])[1][2]
+    assert "8 in" in plan_table([scarce])[1][2]
 
 
 def run(*words: str) -> subprocess.Popen:
@@ -230,7 +233,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_result(whole, tmp_path):
 
 
 def test_a_stop_is_passed_on_and_told(tmp_path):
-    cell = benchmark.Cell("ippo", "matrix/climbing", (), tmp_path / "cell")
+    cell = Cell("ippo", "matrix/climbing", (), tmp_path / "cell")
     (tmp_path / "cell").mkdir()
     # A training that ends with a checkpoint when told to is a process that exits with 0 on SIGTERM.
     script = tmp_path / "patient.py"
@@ -246,8 +249,8 @@ def test_a_stop_is_passed_on_and_told(tmp_path):
         def asked(self):
             return (tmp_path / "ready").exists()
 
-    one = benchmark.Planned(cell._replace(algorithm=str(script)), "new", steps=1, batches=1)
-    outcome = benchmark.train(one, stop=Asked())
+    one = Planned(cell._replace(algorithm=str(script)), "new", steps=1, batches=1)
+    outcome = train_cell(one, stop=Asked())
     assert outcome.state == "stopped"
     assert outcome.seconds < 30
 
@@ -262,8 +265,8 @@ def test_a_stop_is_passed_on_and_told(tmp_path):
 def test_why_a_cell_failed(tmp_path, body, message):
     script = tmp_path / "fails.py"
     script.write_text(body)
-    one = benchmark.Planned(benchmark.Cell(str(script), "matrix/climbing", (), tmp_path / "cell"), "new")
-    outcome = benchmark.train(one)
+    one = Planned(Cell(str(script), "matrix/climbing", (), tmp_path / "cell"), "new")
+    outcome = train_cell(one)
     assert outcome.state == "failed"
     assert message in outcome.error
 
@@ -276,12 +279,12 @@ def test_a_training_ends_when_the_benchmark_that_began_it_is_gone(monkeypatch):
 
 
 def test_how_far_a_training_is_comes_from_whole_rows_only(tmp_path):
-    assert benchmark.look(tmp_path) is None
+    assert look(tmp_path) is None
     path = tmp_path / "metrics.csv"
     path.write_text("run,seed,env_steps,evaluation/episode_return\n0,0,64,1.5\n1,1,64,2.5\n0,0,12")
-    assert benchmark.look(tmp_path) == benchmark.Tick(64, 2.5)
+    assert look(tmp_path) == Tick(64, 2.5)
     path.write_text("run,seed,env_steps,evaluation/episode_return\n")
-    assert benchmark.look(tmp_path) is None
+    assert look(tmp_path) is None
 
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
@@ -294,14 +297,14 @@ def test_hydras_launchers_train_the_cells(launcher, whole, tmp_path):
     process = run(*words)
     _out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
-    assert benchmark.status(folder)["ippo on matrix/climbing"].state == "finished"
+    assert status(folder)["ippo on matrix/climbing"].state == "finished"
     for name in ("metrics.csv", "evaluations.json"):
         one, other = (place / "ippo" / "matrix.climbing" / name for place in (whole[0], folder))
         assert one.read_bytes() == other.read_bytes(), name
 
 
 def test_durations_read_well():
-    assert [benchmark.duration(s) for s in (4.2, 80, 100, 4000, 9000, 2e5)] == [
+    assert [duration(s) for s in (4.2, 80, 100, 4000, 9000, 2e5)] == [
         "4 s",
         "80 s",
         "2 min",

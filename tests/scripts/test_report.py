@@ -15,8 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.report import animation, results, summary
+from shoal.folder.marl_eval import our_name
+from shoal.report import animation, summary
+from shoal.report.merge import merge
 from shoal.report.page import embedded
+from shoal.report.read import read
 from tests import made
 from tests.conftest import ROOT
 
@@ -92,7 +95,7 @@ def test_figures_agree_with_marl_evals(tmp_path):
     """Scores, curves and what is made of them, from its own file: the matrices that its own loader makes."""
     recorded = json.loads((ROOT / "tests" / "data" / "statistics.json").read_text())
     (tmp_path / "any.json").write_text(json.dumps(recorded["evaluations"]))
-    data = summary.summarise(results.read([tmp_path]), "x")
+    data = summary.summarise(read([tmp_path]), "x")
     together = data["metrics"][0]["together"]
     assert not data["notes"]
     for number, name in enumerate(data["algorithms"]):
@@ -139,8 +142,8 @@ def test_the_merged_file_is_as_marl_eval_wants_it(benchmark, tmp_path):
     assert len(record["absolute_metrics"]["mean_episode_return"]) == 40
     # and it reads back as the same scores
     (tmp_path / "merged.json").write_text(json.dumps(merged))
-    again = {(cell.algorithm, cell.place): cell for cell in results.read([tmp_path]).cells}
-    for cell in results.read([benchmark / "mappo", benchmark / "ippo"]).cells:
+    again = {(cell.algorithm, cell.place): cell for cell in read([tmp_path]).cells}
+    for cell in read([benchmark / "mappo", benchmark / "ippo"]).cells:
         np.testing.assert_allclose(
             again[cell.algorithm, cell.place].absolute["episode_return"], cell.absolute["episode_return"]
         )
@@ -150,8 +153,8 @@ def test_uneven_results_are_made_even_and_said(tmp_path):
     made.training(tmp_path / "a", "mappo", "mpe/simple_spread", seeds=5)
     made.training(tmp_path / "b", "ippo", "mpe/simple_spread", seeds=3, chunks=4, steps=1500)
     made.training(tmp_path / "c", "mappo", "mpe/simple_tag", seeds=2)
-    found = results.read([tmp_path])
-    merged = results.merge(found.cells, found.notes)
+    found = read([tmp_path])
+    merged = merge(found.cells, found.notes)
     even(merged)
     assert list(merged["mpe"]) == ["simple_spread"] or list(merged["mpe"]["simple_spread"]) == ["mappo"]
     data = summary.summarise(found, "x")
@@ -165,7 +168,7 @@ def test_uneven_results_are_made_even_and_said(tmp_path):
 def test_other_steps_are_interpolated_and_said(tmp_path):
     made.training(tmp_path / "a", "mappo", chunks=6, steps=1000)
     made.training(tmp_path / "b", "ippo", chunks=5, steps=1190)
-    data = summary.summarise(results.read([tmp_path]), "x")
+    data = summary.summarise(read([tmp_path]), "x")
     curves = data["metrics"][0]["together"]["efficiency"]
     assert curves[0]["x"] == curves[1]["x"]
     assert (curves[0]["x"][0], curves[0]["x"][-1]) == (1190, 5950)
@@ -178,7 +181,7 @@ def test_plain_files_of_other_programs(tmp_path):
         tmp_path / "mava" / "metrics.json", "ff_ippo", "vmas/balance", key="mean_episode_return", elapsed=2.5
     )
     made.training(tmp_path / "ours", "mappo", "vmas/balance")
-    found = results.read([tmp_path / "benchmarl", tmp_path / "mava", tmp_path / "ours"])
+    found = read([tmp_path / "benchmarl", tmp_path / "mava", tmp_path / "ours"])
     cells = {cell.algorithm: cell for cell in found.cells}
     assert set(cells) == {"mappo", "mappo (benchmarl)", "ff_ippo"}  # the same name of another program is another thing
     assert cells["ff_ippo"].seconds.tolist() == [0, 2.5, 5, 7.5, 10, 12.5]
@@ -188,7 +191,7 @@ def test_plain_files_of_other_programs(tmp_path):
     data = summary.summarise(found, "x")
     assert data["metrics"][0]["score"] == "last evaluation"
     assert any("best episode" in note for note in data["notes"])
-    assert results.our_name("adversary_return") == "episode_return/adversary"
+    assert our_name("adversary_return") == "episode_return/adversary"
 
 
 def test_variants_are_told_apart_and_seeds_put_together(tmp_path):
@@ -197,7 +200,7 @@ def test_variants_are_told_apart_and_seeds_put_together(tmp_path):
     made.training(tmp_path / "2", "ippo", algo__num_envs=64, seed=10)
     made.training(tmp_path / "3", "vdn")
     shutil.copytree(tmp_path / "3", tmp_path / "4")
-    found = results.read([tmp_path])
+    found = read([tmp_path])
     runs = {cell.algorithm: [run.seed for run in cell.runs] for cell in found.cells}
     assert runs == {
         "ippo num_envs=16": [0, 1, 2, 3],
@@ -396,7 +399,7 @@ def test_a_thousand_runs_on_three_tasks_take_seconds(tmp_path, report):
 def test_the_best_policy_is_shown_where_there_are_pictures(train, report, tmp_path):
     shown = train("env=vmas/simple", "env.kwargs.horizon=6")
     made.training(tmp_path / "made", "mappo", "matrix/climbing")
-    found = results.read([shown, tmp_path / "made"])
+    found = read([shown, tmp_path / "made"])
     notes: list[str] = []
     ((title, caption, uri),) = animation.best_policies(found, 3, notes)
     assert title.endswith("on vmas/simple") and "return" in caption and uri.startswith("data:image/gif;base64,")

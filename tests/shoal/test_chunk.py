@@ -17,7 +17,7 @@ from shoal.algorithm import Acting, Algorithm
 from shoal.envs.base import Discrete, Env, TimeStep
 from shoal.envs.wrappers import TimeLimit
 from shoal.errors import UserError
-from shoal.evolve import generations
+from shoal.evolve import rounds as generations
 from shoal.evolve.schemes import Pbt, Range, Rules
 from shoal.folder.records import Records
 from shoal.rl.metrics import EPISODES, chosen_objective

@@ -14,8 +14,9 @@ from flax import struct
 from shoal.algorithm import Acting, Algorithm
 from shoal.config.config import hyper
 from shoal.errors import UserError
-from shoal.evolve.evolve import MUTATIONS, NOBODY, Kind, Population, add_noise, evolve, first_memory, rungs, share_of
-from shoal.evolve.generations import select
+from shoal.evolve.mutate import add_noise
+from shoal.evolve.population import MUTATIONS, NOBODY, Kind, Population
+from shoal.evolve.rounds import select
 from shoal.evolve.schemes import (
     Growth,
     Halving,
@@ -30,6 +31,7 @@ from shoal.evolve.schemes import (
     make_ranges,
     make_rules,
 )
+from shoal.evolve.select import evolve, first_memory, rungs, share_of
 from shoal.nn.networks import LIVING
 
 MEMBERS = 40

@@ -19,6 +19,7 @@ import pytest
 from jax import export as jax_export
 from safetensors.numpy import load_file
 
+import shoal
 from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
 from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
@@ -28,6 +29,7 @@ from shoal.envs.base import Continuous, Discrete, Env, MultiDiscrete, TimeStep, 
 from shoal.envs.wrappers import TimeLimit
 from shoal.errors import UserError
 from shoal.export import deploy, export
+from shoal.export.compiled import load_compiled
 from shoal.export.deploy import Policy, PolicyError, load_policy
 from shoal.nn import models, networks
 from shoal.nn.models import Inputs, Model
@@ -443,11 +445,11 @@ def test_a_network_of_ones_own_needs_jax(monkeypatch, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["policy.jax", "policy.json"] and made.difference is None
     with pytest.raises(PolicyError, match=r"has no weights for numpy.*use policy.jax"):
         load_policy(tmp_path)
-    assert export.load_compiled(tmp_path).act(**seen_by_toy(5)).shape == (5, 3)
+    assert load_compiled(tmp_path).act(**seen_by_toy(5)).shape == (5, 3)
 
 
 def test_the_compiled_policy_plays_as_numpy_does(saved, copy):
-    policy, compiled = load_policy(copy), export.load_compiled(copy)
+    policy, compiled = load_policy(copy), load_compiled(copy)
     for first in (None, None, np.arange(6) % 2 == 0, None):
         x = seen_by_toy(6, seed=0 if first is None else 1)
         np.testing.assert_array_equal(compiled.act(**x, first=first), policy.act(**x, first=first))
@@ -458,9 +460,9 @@ def test_the_compiled_policy_plays_as_numpy_does(saved, copy):
     assert policy.description["jax"]["platforms"] == ["cpu", "cuda", "tpu"]
     (copy / "policy.jax").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"policy.jax: is damaged, or of another version"):
-        export.load_compiled(copy)
+        load_compiled(copy)
     with pytest.raises(UserError, match=r"cannot be read"):
-        export.load_compiled(copy / "elsewhere")
+        load_compiled(copy / "elsewhere")
 
 
 def test_the_compiled_policy_needs_nothing_of_shoal(saved):
@@ -564,7 +566,7 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
 
     assert call(str(folder), f"out={tmp_path / 'best'}").splitlines()[-1] == str(tmp_path / "best")
     best = load_policy(tmp_path / "best")
-    run, training = best.description["run"], export.runs.load(folder)
+    run, training = best.description["run"], shoal.load(folder)
     assert run == training.best and best.description["which"] == "best"
     np.testing.assert_array_equal(best._arrays["head/kernel"], weights["best/actor/head/kernel"][run])
     again = export.export(training, out=tmp_path / "again")

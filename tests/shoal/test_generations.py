@@ -26,11 +26,13 @@ from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from shoal.config import config
 from shoal.errors import UserError
-from shoal.evolve import generations, lineage, schemes
-from shoal.evolve.evolve import NOBODY, Kind
-from shoal.folder import policies
+from shoal.evolve import rounds as generations
+from shoal.evolve import schemes, winner
+from shoal.evolve.population import NOBODY, Kind
+from shoal.folder import lineage, policies
 from shoal.nn import elastic
-from shoal.report import results
+from shoal.report.lineage import curves
+from shoal.report.read import read
 from shoal.rl.metrics import Table
 from shoal.run import runner
 
@@ -102,7 +104,7 @@ def test_what_is_left_behind(folder):
         steps = [record[f"seed_{seed}"][f"step_{number}"]["mean_episode_return"] for number in range(1, 5)]
         np.testing.assert_allclose(np.mean(steps, axis=1), best[seed], rtol=1e-5)
         assert len(record[f"seed_{seed}"]["absolute_metrics"]["mean_episode_return"]) == 20
-    (cell,) = results.read([folder]).cells
+    (cell,) = read([folder]).cells
     assert len(cell.runs) == 2
     np.testing.assert_allclose(cell.metrics["episode_return"], best.to_numpy().reshape(2, 4), rtol=1e-5)
 
@@ -174,7 +176,7 @@ def test_the_winner_is_a_recipe(folder, train, monkeypatch):
 def test_the_winner_computes_as_it_was_trained(folder, tmp_path):
     trained = OmegaConf.to_container(shoal.load(folder).config)
     trained["precision"] = {"activations": "bfloat16", "matmul": "highest"}
-    lineage.write_winner(tmp_path / "winner.yaml", trained, lineage.winner(shoal.load(folder).lineage))
+    winner.write_winner(tmp_path / "winner.yaml", trained, lineage.winner(shoal.load(folder).lineage))
     assert config._compose("winner", [], str(tmp_path)).precision == trained["precision"]
 
 
@@ -664,7 +666,7 @@ def test_the_best_of_a_population_counts():
     first, second = lineage.best_of_populations(entries, 2)
     assert first["metrics"]["episode_return"] == [[1.0], [3.0]]
     assert second["metrics"]["episode_return"] == [[4.0], [2.0]]
-    _, returns = lineage.curves([entries[0], entries[1] | {"env_steps": 20}], 2)
+    _, returns = curves([entries[0], entries[1] | {"env_steps": 20}], 2)
     np.testing.assert_array_equal(returns, [[[1.0, 1.0], [np.nan, 4.0]], [[2.0, 2.0], [3.0, np.nan]]])
 
 
@@ -674,7 +676,7 @@ def test_the_winner_s_networks_are_cut_to_what_lives():
          "critic/width_1": 96, "critic/depth": 2, "fitness": 1.0}
     )  # fmt: skip
     models = {"widths": [64, 64], "activation": "relu", "elastic": True, "mutable_activation": True, "hidden": 3}
-    cut = lineage.living_networks(row, {"actor": models, "critic": "central", "q": models})
+    cut = winner.living_networks(row, {"actor": models, "critic": "central", "q": models})
     assert cut["actor"] == {
         **models,
         "widths": [48],

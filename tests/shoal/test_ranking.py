@@ -13,11 +13,14 @@ from omegaconf import OmegaConf
 
 import shoal
 from shoal.baselines.ippo.ippo_ff_mpe import Hypers
-from shoal.benchmark import benchmark
+from shoal.benchmark.train import reached
 from shoal.config.config import Settings, complete
-from shoal.evolve import lineage
+from shoal.folder.lineage import best_of_populations
 from shoal.folder.records import diverged_runs
-from shoal.report import page, report, results, statistics, summary
+from shoal.report import closing, lineage, page, statistics, summary
+from shoal.report.merge import merge
+from shoal.report.read import read
+from shoal.report.table import OBJECTIVE
 from shoal.run import loggers, runner, sweep
 from tests import made
 
@@ -80,7 +83,7 @@ def test_the_closing_table_ranks_the_living_and_counts_the_diverged():
         entry(20, [6, 8, 60, 60, 7, 99], absolute=True),
     ]
     diverged = np.array([0, 0, 1, 1, 0, 1], bool)
-    table = report.closing_table(entries, runs, diverged)
+    table = closing.closing_table(entries, runs, diverged)
     assert column(table, "sweep point") == ["lr=0.1", "lr=0.3", "lr=0.2"]
     assert column(table, "seeds") == ["2", "2 (1 diverged)", "2 (2 diverged)"]
     assert column(table, "first") == ["0.50", "2.00", "-"]
@@ -88,16 +91,16 @@ def test_the_closing_table_ranks_the_living_and_counts_the_diverged():
     assert column(table, "95 %") == ["3.00 .. 5.00", "4.00 .. 4.00", "-"]
     assert column(table, "best run") == ["5.00", "4.00", "-"]
     assert column(table, "absolute") == ["7.00", "7.00", "-"]
-    calm = report.closing_table(entries, runs, np.zeros(6, bool))
+    calm = closing.closing_table(entries, runs, np.zeros(6, bool))
     assert column(calm, "sweep point") == ["lr=0.2", "lr=0.3", "lr=0.1"]
     many = axis(list(np.arange(1, 21) / 100), 1)
-    assert len(report.closing_table([entry(10, range(20))], many, np.zeros(20, bool))) == 1 + report.SHOWN
+    assert len(closing.closing_table([entry(10, range(20))], many, np.zeros(20, bool))) == 1 + closing.SHOWN
 
 
 def test_points_are_ranked_by_the_last_evaluation_of_runs_with_every_evaluation():
     """The first run of lr=0.3 has a NaN in its first evaluation, and came to most."""
     entries = [entry(10, [5, 5, 1, 1, np.nan, 0]), entry(20, [1, 1, 5, 5, 99, 0])]
-    table = report.closing_table(entries, axis([0.1, 0.2, 0.3], 2), np.zeros(6, bool))
+    table = closing.closing_table(entries, axis([0.1, 0.2, 0.3], 2), np.zeros(6, bool))
     assert column(table, "sweep point") == ["lr=0.2", "lr=0.1", "lr=0.3"]
     assert column(table, "last") == column(table, "best run") == ["5.00", "1.00", "0.00"]
 
@@ -107,16 +110,16 @@ def test_the_closing_table_is_of_the_objective_and_shows_every_team():
     teams = {"episode_return/adversary": [1, 2], "episode_return/agent": [-7, -9], "win_rate": [0.5, 0.25]}
     entries = [entry(10, [8, 4], **teams), entry(10, [6, 5], absolute=True, **teams)]
     no = np.zeros(2, bool)
-    table = report.closing_table(entries, runs, no, "episode_return/adversary")
+    table = closing.closing_table(entries, runs, no, "episode_return/adversary")
     assert table[0][2:] == ["first", "last", "95 %", "best run", "absolute", "return", "agent"]
     assert table[1] == ["lr=0.2", "1", "2.00", "2.00", "2.00 .. 2.00", "2.00", "2.00", "4.00", "-9.00"]
-    mean = report.closing_table(entries, runs, no)
+    mean = closing.closing_table(entries, runs, no)
     assert mean[0][-2:] == ["adversary", "agent"]
     assert mean[1] == ["lr=0.1", "1", "8.00", "8.00", "8.00 .. 8.00", "8.00", "6.00", "1.00", "-7.00"]
-    won = report.closing_table(entries, runs, no, "win_rate")
+    won = closing.closing_table(entries, runs, no, "win_rate")
     assert won[0][-3:] == ["return", "adversary", "agent"]
     assert column(won, "sweep point") == ["lr=0.1", "lr=0.2"]
-    alone = report.closing_table([entry(10, [1, 2])], runs, no)
+    alone = closing.closing_table([entry(10, [1, 2])], runs, no)
     assert alone[0][-1] == "absolute"
     assert column(alone, "absolute") == ["-", "-"]
 
@@ -147,13 +150,13 @@ def test_the_curves_are_of_those_that_live(monkeypatch, tmp_path):
     entries = [entry(10, range(6), **teams), entry(20, range(6), **teams)]
     diverged = np.array([0, 0, 1, 1, 0, 1], bool)
     objective = "episode_return/adversary"
-    shown = drawn(monkeypatch, lambda: report.draw(tmp_path / "c.png", entries, runs, diverged, "x", objective))
+    shown = drawn(monkeypatch, lambda: closing.draw(tmp_path / "c.png", entries, runs, diverged, "x", objective))
     assert shown["legend"] == ["lr=0.1", "lr=0.3 (1 of 2 diverged)", "lr=0.2 (2 of 2 diverged)"]
     np.testing.assert_array_equal(shown["lines"]["lr=0.3 (1 of 2 diverged)"], [2, 2])
     assert np.isnan(shown["lines"]["lr=0.2 (2 of 2 diverged)"]).all()
     assert shown["axis"] == "episode return: adversary (greedy evaluation)"
     assert "without runs that diverged" in shown["note"]
-    calm = drawn(monkeypatch, lambda: report.draw(tmp_path / "c.png", entries, axis([], 6), diverged & False, "x"))
+    calm = drawn(monkeypatch, lambda: closing.draw(tmp_path / "c.png", entries, axis([], 6), diverged & False, "x"))
     assert calm["legend"] == ["6 seeds"]
     assert "diverged" not in calm["note"]
 
@@ -172,7 +175,7 @@ def evolved() -> list[dict]:
 
 def test_populations_are_judged_by_the_objective(monkeypatch, tmp_path):
     objective = "episode_return/adversary"
-    first, second, last = lineage.best_of_populations(evolved(), 3, objective)
+    first, second, last = best_of_populations(evolved(), 3, objective)
     assert [values[0] for values in first["metrics"][objective]] == [3, 9]
     assert [values[0] for values in second["metrics"][objective]] == [6, 6]
     assert [values[0] for values in second["metrics"]["episode_return"]] == [4, 1]
@@ -218,7 +221,7 @@ def test_a_report_leaves_out_the_diverged_and_says_so(tmp_path):
     folder_of(tmp_path / "a", [entry(10, [1, 2, 3, 4])], [], name="ippo", seeds=4)
     folder_of(tmp_path / "b", [entry(10, [8, 9, 100, 100])], [2, 3], name="vdn", seeds=4)
     folder_of(tmp_path / "c", [entry(10, [50, 50])], [0, 1], name="iql", seeds=2)
-    found = results.read([tmp_path])
+    found = read([tmp_path])
     data = summary.summarise(found, "x")
     assert data["ranked"] == ["ippo", "vdn"]
     assert data["diverged"] == [0, 2]
@@ -233,16 +236,16 @@ def test_a_report_leaves_out_the_diverged_and_says_so(tmp_path):
     assert "as they were scored; band: 95 % bootstrap. 2 more diverged." in text
     assert "2 runs, 2 more diverged; thick" in text
     folder_of(tmp_path / "d", [entry(10, [7, np.nan, 7, np.nan])], [3], name="qmix", seeds=4)
-    (cell,) = results.read([tmp_path / "d"]).cells
+    (cell,) = read([tmp_path / "d"]).cells
     assert (len(cell.runs), cell.diverged) == (2, 2)  # one of them without having been marked
-    calm = results.read([tmp_path / "a"])
+    calm = read([tmp_path / "a"])
     assert "diverged" not in page.page(summary.summarise(calm, "x"), calm).split("<script")[0]
 
 
 def test_a_population_has_diverged_when_all_its_members_have(tmp_path):
     settings = {"evolve": {"scheme": "pbt"}, "population": 3, "seeds": 2}
     folder_of(tmp_path / "one", evolved(), [1, 3, 4, 5], "episode_return/adversary", **settings)
-    found = results.read([tmp_path])
+    found = read([tmp_path])
     (cell,) = found.cells
     assert (len(cell.runs), cell.diverged) == (1, 1)
     assert cell.metrics["episode_return/adversary"].tolist() == [[3, 6]]
@@ -257,7 +260,7 @@ def test_a_report_is_ranked_by_the_objective(tmp_path):
     """mappo has more for the adversaries, ippo more in the mean."""
     folder_of(tmp_path / "a", [entry(10, [5, 5], **teams(1, 9))], [], "episode_return/adversary", seeds=2)
     folder_of(tmp_path / "b", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return/adversary", 2, name="mappo")
-    found = results.read([tmp_path])
+    found = read([tmp_path])
     assert found.objective == "episode_return/adversary" and not found.notes
     data = summary.summarise(found, "x")
     assert data["ranked"] == ["mappo", "ippo"]
@@ -265,32 +268,32 @@ def test_a_report_is_ranked_by_the_objective(tmp_path):
     # A task of another kind beside it: each is ranked by its own.
     made.training(tmp_path / "c", "mappo", "mpe/simple_spread", skill=1.0)
     made.training(tmp_path / "d", "ippo", "mpe/simple_spread", skill=0.9)
-    both = results.read([tmp_path])
-    assert both.objective == both.metrics[0] == results.OBJECTIVE
+    both = read([tmp_path])
+    assert both.objective == both.metrics[0] == OBJECTIVE
     assert "objective is each task's own: episode_return/adversary on mpe/simple_tag" in both.notes[0]
     together = summary.summarise(both, "x")
     assert together["ranked"] == ["mappo", "ippo"]
     assert len(together["metrics"][0]["together"]["tasks"]) == 2
     cell = next(cell for cell in both.cells if cell.task == "simple_tag" and cell.algorithm == "ippo")
-    np.testing.assert_array_equal(cell.metrics[results.OBJECTIVE], cell.metrics["episode_return/adversary"])
-    assert cell.extremes(results.OBJECTIVE) == (1.0, 1.5)
-    merged = json.dumps(results.merge(both.cells, []))
+    np.testing.assert_array_equal(cell.metrics[OBJECTIVE], cell.metrics["episode_return/adversary"])
+    assert cell.extremes(OBJECTIVE) == (1.0, 1.5)
+    merged = json.dumps(merge(both.cells, []))
     assert "objective" not in merged and "mean_episode_return" in merged
 
 
 def test_folders_without_an_objective_are_ranked_by_the_mean_return(tmp_path):
     folder_of(tmp_path / "a", [entry(10, [5, 5], **teams(1, 9))], [], seeds=2)
     folder_of(tmp_path / "b", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return", 2, name="ippo", seed=7)
-    found = results.read([tmp_path])
+    found = read([tmp_path])
     assert [(cell.algorithm, len(cell.runs)) for cell in found.cells] == [("ippo", 4)]  # the same thing, other seeds
     folder_of(tmp_path / "c", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return/agent", 2, name="vdn")
-    mixed = results.read([tmp_path])
+    mixed = read([tmp_path])
     assert mixed.objective == "episode_return"
     assert "ranked by episode_return" in mixed.notes[0]
     folder_of(tmp_path / "d", [entry(10, [2, 2], **teams(3, 0))], [], "episode_return/adversary", 2, name="qmix")
-    assert results.read([tmp_path / "c", tmp_path / "d"]).objective == "episode_return"  # two that do not agree
+    assert read([tmp_path / "c", tmp_path / "d"]).objective == "episode_return"  # two that do not agree
     folder_of(tmp_path / "e", [entry(10, [2, 2])], [], "win_rate", 2, name="iql")
-    strange = results.read([tmp_path / "e"])
+    strange = read([tmp_path / "e"])
     assert strange.objective == "episode_return"
     assert "evaluation.objective=win_rate is no metric of its evaluations" in strange.notes[0]
     saved = OmegaConf.create({"evaluation": {"episodes": 4}})
@@ -303,11 +306,11 @@ def test_folders_without_an_objective_are_ranked_by_the_mean_return(tmp_path):
 def test_what_a_benchmark_says_of_a_cell(tmp_path):
     entries = [entry(10, [1, 1, 9], **{"episode_return/adversary": [2, 4, 9]}), entry(10, [5, 5, 5], absolute=True)]
     folder_of(tmp_path / "a", entries, [2], "episode_return/adversary", seeds=3)
-    assert benchmark.reached(tmp_path / "a").text == "episode_return/adversary 3.00 (2.00 .. 4.00), 1 diverged"
+    assert reached(tmp_path / "a").text == "episode_return/adversary 3.00 (2.00 .. 4.00), 1 diverged"
     folder_of(tmp_path / "b", entries, [], seeds=3)
-    assert benchmark.reached(tmp_path / "b").text.startswith("return 3.67 (1.00 .. ")
+    assert reached(tmp_path / "b").text.startswith("return 3.67 (1.00 .. ")
     folder_of(tmp_path / "c", entries, [0, 1, 2], seeds=3)
-    assert benchmark.reached(tmp_path / "c").text == "no score, 3 diverged"
+    assert reached(tmp_path / "c").text == "no score, 3 diverged"
 
 
 def test_loggers_leave_the_diverged_out_of_means():
@@ -338,7 +341,7 @@ def test_a_sweep_with_a_point_that_diverges(train, capsys):
     whole = runs.metrics.groupby("run")["evaluation/episode_return/adversary"].cummax()
     np.testing.assert_allclose(runs.metrics.best_return[runs.metrics.run < 2], whole[runs.metrics.run < 2], rtol=1e-5)
     assert runs.metrics[runs.metrics.run > 1].groupby("run").best_return.nunique().tolist() == [1, 1]
-    found = results.read([folder])
+    found = read([folder])
     assert [cell.algorithm for cell in found.cells] == ["ippo lr=0.001"]
     with pytest.raises(SystemExit):
         train(f"resume={folder}", "evaluation.objective=episode_return", small=False)

@@ -17,12 +17,13 @@ import shoal
 from scripts import export as export_script
 from scripts import render as render_script
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
-from shoal.benchmark import benchmark
+from shoal.benchmark import plan
 from shoal.config.config import complete, saved_settings
 from shoal.envs.host.pettingzoo import own_module
 from shoal.errors import UserError
 from shoal.folder import checkpoint, policies, reading
-from shoal.report import animation, results
+from shoal.report import animation
+from shoal.report.read import read
 from shoal.run import runner
 from tests.conftest import SCRIPT, SMALL
 from tools import fuzz_folders
@@ -117,7 +118,7 @@ def test_a_stranger_names_a_pettingzoo_module(train, folder, tmp_path, monkeypat
     with pytest.raises(SystemExit):
         train(f"resume={folder}", small=False)
     assert "is your own module evil_env" in capsys.readouterr().err
-    assert animation.best_policies(results.read([folder]), 3, []) == []
+    assert animation.best_policies(read([folder]), 3, []) == []
     assert "evil_env" in command(render_script, folder)
     assert not mark.exists()
     assert own_module("pettingzoo/sisl.multiwalker_v9") is None and own_module("vmas/balance") is None
@@ -182,7 +183,7 @@ def test_a_broken_configuration_is_one_line_everywhere(folder, command, train, c
         path.write_text(text)
         one_line(folder, lambda: shoal.load(folder), line, path)
         one_line(folder, lambda: saved_settings(folder), line, path)
-        found = results.read([folder])
+        found = read([folder])
         assert not found.cells and len(found.notes) == 1 and line in found.notes[0], found.notes
     path.write_bytes(b"\xff\xfe\x00")
     assert command(export_script, folder) == command(render_script, folder) == f"error: {path}: is no text (byte 0)\n"
@@ -208,7 +209,7 @@ def test_a_setting_of_the_wrong_kind_is_one_line(trained, folder):
 def test_no_secret_leaves_the_environment(folder, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     settings(folder, algorithm="ippo${oc.env:SECRET}")
-    found = results.read([folder])
+    found = read([folder])
     assert not found.cells and "hunter2" not in str(found.notes) and "oc.env:SECRET" in str(found.notes)
 
 
@@ -256,9 +257,9 @@ def test_a_junk_line_is_named(folder):
         (folder / "evaluations.jsonl").write_text(text)
         junk("evaluations.jsonl", 2, line)
         one_line(folder, lambda: shoal.load(folder).best, "evaluations.jsonl: line 2 cannot be read")
-        found = results.read([folder])
+        found = read([folder])
         assert len(found.cells) == 2 and "line 2 of evaluations.jsonl cannot be read" in found.notes[0]
-        assert len(benchmark.evaluations(folder)) == 2
+        assert len(plan.evaluations(folder)) == 2
 
 
 def test_a_manifest_vouches_for_every_file(folder):
@@ -335,7 +336,7 @@ def test_json_of_others_is_one_line(tmp_path):
     record = {"mpe": {"simple": {"ippo": {"seed_0": {"step_1": {"step_count": float("inf"), "return": [1.0]}}}}}}
     for text in (deep, json.dumps(record), "[1]", '{"a": {"b": {"c": []}}}', "\x00", '{"mpe": 1}'):
         path.write_text(text)
-        found = results.read([path])
+        found = read([path])
         assert not found.cells and len(found.notes) == 1 and "\n" not in found.notes[0]
 
 

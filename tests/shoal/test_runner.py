@@ -26,7 +26,7 @@ from shoal.errors import UserError
 from shoal.folder import checkpoint, policies
 from shoal.hashing import split
 from shoal.nn.models import Model
-from shoal.report import report
+from shoal.report import statistics
 from shoal.run import runner, sharding
 from shoal.run.progress import Display
 from tests.conftest import SCRIPT, SMALL
@@ -355,8 +355,8 @@ def test_statistics_against_scipy():
     from scipy import stats
 
     values = np.random.default_rng(0).normal(size=(11, 3))
-    np.testing.assert_allclose(report.iqm(values), stats.trim_mean(values, 0.25, axis=0))
-    low, high = report.bootstrap(np.random.default_rng(1).normal(size=(400, 1)))
+    np.testing.assert_allclose(statistics.iqm(values), stats.trim_mean(values, 0.25, axis=0))
+    low, high = statistics.bootstrap(np.random.default_rng(1).normal(size=(400, 1)))
     width = float(high[0] - low[0])
     assert 0.15 < width < 0.3  # the IQM of a normal is about as sharp as its mean: 4 sigma / sqrt(400) = 0.2
 

@@ -26,8 +26,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from shoal.config.files import import_named
-from shoal.evolve import lineage
-from shoal.folder import reading
+from shoal.folder import lineage, reading
 from shoal.folder.records import EVALUATIONS, METRICS, SWEEP_FIELDS, diverged_runs, objective_of, whole_lines
 
 if TYPE_CHECKING:

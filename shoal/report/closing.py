@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,22 +156,3 @@ def closing_table(
 
 def _figure(values: np.ndarray) -> str:
     return f"{iqm(values):.2f}" if len(values) else "-"
-
-
-def write_evaluations(path: Path, evaluations: Sequence[dict[str, Any]], runs: Runs, env: str, algorithm: str) -> None:
-    """``evaluations.json`` in marl-eval's layout: environment, task, algorithm, seed, step."""
-    family, task = env.split("/", 1)
-    by_algorithm: dict[str, dict[str, dict[str, Any]]] = {}
-    for entry in evaluations:
-        for position, run in enumerate(entry["runs"]):
-            label = runs.label(runs.point[run])
-            name = f"{algorithm} {label}" if label else algorithm
-            record = by_algorithm.setdefault(name, {}).setdefault(f"seed_{runs.seed[run]}", {})
-            metrics = {key: values[position] for key, values in entry["metrics"].items()}
-            metrics = {f"mean_{key}" if key.startswith("episode") else key: v for key, v in metrics.items()}
-            if "absolute" in entry:
-                record["absolute_metrics"] = metrics
-            else:
-                step = f"step_{sum(key.startswith('step_') for key in record) + 1}"
-                record[step] = {"step_count": entry["env_steps"], **metrics}
-    writing.write(path, json.dumps({family: {task: by_algorithm}}))

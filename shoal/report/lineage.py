@@ -1,9 +1,4 @@
-"""What an evolution leaves behind: ``lineage.csv``, its picture, and the winner as a recipe.
-
-A population counts as one seed wherever seeds are compared: by the best of its members at every evaluation, and by the
-absolute metric of that member which was the best before. The winner is the member with the highest fitness in the last
-round, of all populations. Nothing here needs JAX.
-"""
+"""What is drawn and told at the end of an evolution: curves of populations, the family tree, the closing table."""
 
 from __future__ import annotations
 
@@ -14,120 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
-from shoal.folder import reading, writing
-from shoal.folder.records import LINEAGE, RETURN, figure, whole_lines
-from shoal.report.report import others, words, write_evaluations
+from shoal.evolve.winner import WINNER, write_winner
+from shoal.folder import writing
+from shoal.folder.lineage import ancestry, best_of_populations, evolved, read, winner
+from shoal.folder.marl_eval import write_evaluations
+from shoal.folder.records import RETURN
+from shoal.report.closing import others, words
 from shoal.report.statistics import bootstrap, iqm
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shoal.evolve.generations import Round
-    from shoal.evolve.schemes import Rules
     from shoal.run.runner import Plan
 
-WINNER, PICTURE = "winner.yaml", "lineage.png"
-ABOUT = ("run", "population", "env_steps", "round", "member", "parent", "mutation", "changed")
+PICTURE = "lineage.png"
+
+
 PANELS = 8  # of hyperparameters and architectures in the picture
-
-
-def members_of(config: Mapping[str, Any]) -> int:
-    """How many members a population of a saved training has; 1 without evolution."""
-    scheme = (config.get("evolve") or {}).get("scheme", "none")
-    return 1 if scheme == "none" else int(config["population"])
-
-
-def rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: int) -> list[dict[str, str]]:
-    """The rows of ``lineage.csv`` for one round, the ``number``-th; ``told`` is on the host."""
-    from shoal.evolve.evolve import Kind
-    from shoal.nn.elastic import ACTIVATION_NAMES
-
-    names, members = list(rules.ranges), rules.population  # a program's results are sorted, ranges are not
-    lines = []
-    for position, run in enumerate(runs):
-        parent, changed = int(told.parent[position]), int(told.changed[position])
-        line = {
-            "run": str(run),
-            "population": str(run // members),
-            "env_steps": str(env_steps),
-            "round": str(number),
-            "member": str(run % members),
-            "parent": str(parent) if parent >= 0 else "",
-            "mutation": Kind(int(told.kind[position])).name.lower(),
-            "changed": names[changed] if changed >= 0 else "",
-        }
-        line |= {name: figure(np.float32(told.hypers[name][position])) for name in names}
-        for name, values in told.architecture.items():
-            value = int(values[position])
-            line[name] = ACTIVATION_NAMES[value] if name.endswith("/activation") else str(value)
-        line["fitness"] = figure(np.float32(told.fitness[position]))
-        lines.append(line)
-    return lines
-
-
-def read(folder: Path) -> pd.DataFrame:
-    """``lineage.csv`` as a table; a fitness of minus infinity is that of a member that diverged."""
-    kinds = dict.fromkeys(ABOUT, int) | {"parent": float, "mutation": str, "changed": str, "fitness": float}
-    lines = whole_lines(folder / LINEAGE)
-    if not lines:
-        raise reading.mistake(f"{folder / LINEAGE}: there is no round in it yet")
-    empty = {"parent": [""], "fitness": [""]}
-    return reading.table(folder / LINEAGE, lines, kinds, keep_default_na=False, na_values=empty)
-
-
-def evolved(table: pd.DataFrame) -> list[str]:
-    """The columns of hyperparameters and architectures."""
-    return [str(name) for name in table if name not in (*ABOUT, "fitness")]
-
-
-def winner(table: pd.DataFrame) -> pd.Series:
-    """The row of the best member of the last round."""
-    last = table[table["round"] == table["round"].max()]
-    return last.loc[last["fitness"].idxmax()]
-
-
-def ancestry(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
-    """The rows from a member back to the one that its line began with, the oldest first."""
-    own = table[table["population"] == row["population"]].set_index(["round", "member"])
-    number, member, line = int(row["round"]), int(row["member"]), []
-    while (number, member) in own.index:
-        found = own.loc[(number, member)]
-        line.append({"round": number, "member": member, **found})
-        if np.isnan(found["parent"]):
-            break
-        number, member = number - 1, int(found["parent"])
-    import pandas as pd
-
-    return pd.DataFrame(line[::-1])
-
-
-def best_of_populations(
-    entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN
-) -> list[dict[str, Any]]:
-    """Evaluations of runs as evaluations of populations: the best member's at each step, by the objective.
-
-    The absolute metric is that of the slot with the best evaluation before, whichever plays best in it.
-    """
-    best: dict[int, float] = {}  # of each run
-    reduced = []
-    for entry in entries:
-        returns = np.asarray(entry["metrics"][objective], float).mean(axis=-1)
-        returns = np.where(np.isfinite(returns) & ~np.isin(entry["runs"], entry.get("diverged", [])), returns, -np.inf)
-        if "absolute" in entry:
-            returns = np.array([best.get(run, -np.inf) for run in entry["runs"]])
-        else:
-            best |= {run: max(best.get(run, -np.inf), value) for run, value in zip(entry["runs"], returns, strict=True)}
-        population = np.asarray(entry["runs"]) // members
-        chosen = [int(np.where(population == p, returns, -np.inf).argmax()) for p in dict.fromkeys(population.tolist())]
-        chosen = [
-            position if population[position] == p else int(np.argmax(population == p))  # nobody is left
-            for position, p in zip(chosen, dict.fromkeys(population.tolist()), strict=True)
-        ]
-        metrics = {name: [values[position] for position in chosen] for name, values in entry["metrics"].items()}
-        reduced.append(entry | {"runs": [int(population[position]) for position in chosen], "metrics": metrics})
-    return reduced
 
 
 def curves(entries: Sequence[dict[str, Any]], members: int, metric: str = RETURN) -> tuple[np.ndarray, np.ndarray]:
@@ -301,47 +200,6 @@ def _draw_tree(axes: Any, own: pd.DataFrame, line: pd.DataFrame, shades: Any, bo
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def living_networks(row: pd.Series, algo: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain networks of the size that lives in the elastic ones of a member, as settings under ``algo``."""
-    networks = {}
-    for column in row.index:
-        name, _, what = str(column).rpartition("/")
-        if what != "depth":
-            continue
-        where = name if isinstance(algo.get(name), Mapping) else "q"  # a critic whose inputs `algo.critic` chooses
-        activation = row.get(f"{name}/activation", algo[where]["activation"])
-        networks[where] = dict(algo[where]) | {
-            "widths": [int(row[f"{name}/width_{layer}"]) for layer in range(int(row[column]))],
-            "activation": activation,
-            "elastic": False,
-            "mutable_activation": False,
-        }
-    return networks
-
-
-def write_winner(path: Path, config: Mapping[str, Any], row: pd.Series) -> None:
-    """``winner.yaml``: the training's configuration as a recipe, with the winner's hyperparameters and architecture."""
-    hypers = {name: float(f"{row.get(name, value):.6g}") for name, value in config["hypers"].items()}
-    networks = living_networks(row, config["algo"])
-    named = [{"algorithm": config["algorithm"]}] if config["algorithm"] else []
-    recipe = {
-        "defaults": ["schema", "hydra_defaults", {"env": config["env"]["name"]}, {"logger": "none"}, *named, "_self_"],
-        "env": {"kwargs": config["env"]["kwargs"]},
-        "seeds": int(config["seeds"]),
-        "total_steps": float(config["total_steps"]),
-        "evaluation": config["evaluation"],
-        "precision": config["precision"],
-        "algo": {k: v for k, v in config["algo"].items() if k != "total_steps"} | networks,
-        "hypers": hypers,
-    }
-    about = (
-        f"# The winner of {config['evolve']['scheme']}: population {row['population']}, member {row['member']},"
-        f" fitness {row['fitness']:.6g} in round {row['round']}.\n"
-        f"# python <algorithm file> --config-dir <this folder> --config-name {path.stem}\n"
-    )
-    writing.write(path, about + yaml.safe_dump(recipe, sort_keys=False))
-
-
 def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, Any]], algorithm: str) -> None:
     """All that a folder gets in the end: evaluations and curves of populations, the family tree, the winner."""
     assert plan.rules is not None
@@ -358,20 +216,6 @@ def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, An
             write_winner(folder / WINNER, config, winner(table))
         else:
             (folder / WINNER).unlink(missing_ok=True)  # of a shorter training
-
-
-def said(folder: Path) -> str:
-    """One line about the winner."""
-    table = read(folder)
-    row = winner(table)
-    if not np.isfinite(row["fitness"]):
-        return "no winner: all members have diverged, or play without a finite return, in the last round"
-    shown = {name: f"{row[name]:.4g}" if isinstance(row[name], float) else row[name] for name in evolved(table)}
-    values = " ".join(f"{name}={value}" for name, value in shown.items())
-    return (
-        f"winner: run {row['run']} (population {row['population']}, member {row['member']}), fitness "
-        f"{row['fitness']:.2f}, {values}; as a recipe: --config-dir {folder} --config-name {Path(WINNER).stem}"
-    )
 
 
 def _pyplot() -> Any:

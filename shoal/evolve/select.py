@@ -7,72 +7,21 @@ parameters, optimiser, targets, normalisation) and its hyperparameters. What bel
 key, environments, replay and the best policy that it ever held; so a clone explores for itself. Nothing here changes
 a shape or leaves the device: populations evolve side by side under ``vmap``, inside the compiled training.
 
-Shapes: M members, H hyperparameters that evolve, P policies.
+Shapes: M members, F sub-populations.
 """
 
 from __future__ import annotations
 
-import enum
 from functools import partial
-from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
-from shoal.algorithm import HEADS
-from shoal.evolve.schemes import Halving, MfPbt, Noise, Pbt, Rules, Tournament
-from shoal.nn import elastic
-
-
-class Kind(enum.IntEnum):
-    """How a member came about."""
-
-    START = 0  # at the beginning
-    KEPT = 1  # the same as before
-    ELITE = 2  # a clone of the best, as it was
-    NONE = 3  # a clone, not mutated
-    ARCHITECTURE = 4
-    PARAMETERS = 5
-    ACTIVATION = 6
-    HYPER = 7  # one hyperparameter
-    EXPLORE = 8  # a clone whose hyperparameters all were perturbed or drawn
-    MIGRANT = 9  # a clone from another sub-population
-    FRESH = 10  # begins anew, with hyperparameters that were drawn; its slot's training state is to be initialised
-
-
-MUTATIONS = (Kind.NONE, Kind.ARCHITECTURE, Kind.PARAMETERS, Kind.ACTIVATION, Kind.HYPER)  # as Rules.weights
-NOBODY = -1  # the parent of a fresh member; the hyperparameter that changed if it was not one
-
-
-class Trial(struct.PyTreeNode):
-    """What successive halving remembers of a slot."""
-
-    age: chex.Array  # [M] int32, selections since its member was fresh
-    scores: chex.Array  # [M, rungs] of the last member of the slot that came to each rung; NaN if none has
-
-
-class Population(struct.PyTreeNode):
-    """The members of one population."""
-
-    inherited: dict[str, Any]  # what a clone copies, [M, ...]
-    hypers: Any  # [M]
-    diverged: chex.Array  # [M] bool
-    generation: chex.Array  # [M] int32, selections before this one; the same for all
-    parent: chex.Array  # [M] int32, the member that it is a clone of
-    kind: chex.Array  # [M] int32, a Kind
-    changed: chex.Array  # [M] int32, the hyperparameter that was mutated, as an index into Rules.ranges
-    memory: Trial | None  # of the scheme
-
-
-class Offspring(NamedTuple):
-    """The next generation, before it is made."""
-
-    parent: chex.Array  # [M] int32, whom it learns from
-    donor: chex.Array  # [M] int32, whose hyperparameters it has
-    kind: chex.Array  # [M] int32
+from shoal.evolve.mutate import mutate_hypers, mutate_learnt
+from shoal.evolve.population import MUTATIONS, NOBODY, Kind, Offspring, Population, Trial
+from shoal.evolve.schemes import Halving, MfPbt, Pbt, Rules, Tournament
 
 
 def first_memory(rules: Rules) -> Trial | None:
@@ -243,114 +192,3 @@ def by_halving(key: chex.PRNGKey, population: Population, fitness: chex.Array, r
 
 
 SELECTIONS = {Tournament: by_tournament, Pbt: by_truncation, MfPbt: by_frequencies, Halving: by_halving}
-
-
-def mutate_hypers(key: chex.PRNGKey, hypers: Any, kind: chex.Array, rules: Rules) -> tuple[Any, chex.Array]:
-    """New values where the kind says so, inside their ranges; and which one changed ``[M]``."""
-    names, count = list(rules.ranges), len(kind)
-    nothing = jnp.full(count, NOBODY, jnp.int32)
-    if not names:
-        return hypers, nothing
-    which_key, factor_key, chance_key, draw_key = jax.random.split(key, 4)
-    shape = (count, len(names))
-    one = jax.random.randint(which_key, (count,), 0, len(names))  # [M]
-    factors = jnp.array(getattr(rules.scheme, "factors", (1.0,)), jnp.float32)
-    factor = factors[jax.random.randint(factor_key, shape, 0, len(factors))]  # [M, H]
-    anew = jax.random.uniform(chance_key, shape) < getattr(rules.scheme, "resample", 0.0)
-    place = jax.random.uniform(draw_key, shape)
-    for index, name in enumerate(names):
-        low, high, log = rules.ranges[name]
-        value = getattr(hypers, name)
-        drawn = low * (high / low) ** place[:, index] if log else low + (high - low) * place[:, index]
-        drawn = jnp.clip(drawn, low, high)
-        moved = jnp.where(value == 0, drawn, jnp.clip(value * factor[:, index], low, high))  # no factor leads out of 0
-        explored = jnp.where(anew[:, index], drawn, moved)
-        new = jnp.where((kind == Kind.HYPER) & (one == index), moved, value)
-        new = jnp.where(kind == Kind.EXPLORE, explored, new)
-        new = jnp.where(kind == Kind.FRESH, drawn, new)
-        hypers = hypers.replace(**{name: new})
-    return hypers, jnp.where(kind == Kind.HYPER, one, nothing).astype(jnp.int32)
-
-
-def mutate_learnt(
-    key: chex.PRNGKey,
-    inherited: dict[str, Any],
-    hypers: Any,
-    kind: chex.Array,
-    differs: dict[str, chex.Array],
-    rules: Rules,
-) -> dict[str, Any]:
-    """What one member has learnt, mutated as its kind says, with the optimisers begun anew: as in AgileRL.
-
-    The targets of a policy become the policy whose parameters mutated. AgileRL loads all targets after the other two
-    mutations, because it builds the networks again; here targets mutate alike, and go on from what they were.
-    """
-    chance = dict(zip(MUTATIONS, rules.weights, strict=False))
-    noise_key, grow_key, activation_key = jax.random.split(key, 3)
-    networks = {name: part for name, part in inherited.items() if name != "opt_state"}
-    if chance.get(Kind.PARAMETERS):
-        noisy = mutate_parameters(noise_key, networks, rules)
-        networks = choose(kind == Kind.PARAMETERS, noisy, networks)
-    if chance.get(Kind.ARCHITECTURE):
-        grown = elastic.mutate_architecture(grow_key, networks, rules.growth)
-        networks = choose(kind == Kind.ARCHITECTURE, grown, networks)
-    if chance.get(Kind.ACTIVATION):
-        networks = choose(kind == Kind.ACTIVATION, elastic.mutate_activation(activation_key, networks), networks)
-    reset = (kind == Kind.PARAMETERS) | (kind == Kind.ARCHITECTURE) | (kind == Kind.ACTIVATION)
-    return networks | {"opt_state": forget(inherited["opt_state"], networks["params"], hypers, reset, differs, rules)}
-
-
-def mutate_parameters(key: chex.PRNGKey, networks: dict[str, Any], rules: Rules) -> dict[str, Any]:
-    """Noise on the policy, or on all parameters if none of them is known to be the policy; its target is a copy."""
-    params, target = networks["params"], networks.get("target")
-    policy = HEADS.get(rules.algorithm.acting.head)
-    if policy not in params:
-        return networks | {"params": add_noise(key, params, rules.scheme.noise)}
-    noisy = add_noise(key, params[policy], rules.scheme.noise)
-    if isinstance(target, dict) and policy in target:
-        networks = networks | {"target": target | {policy: noisy}}
-    return networks | {"params": params | {policy: noisy}}
-
-
-def forget(
-    opt_state: Any, params: Any, hypers: Any, reset: chex.Array, differs: dict[str, chex.Array], rules: Rules
-) -> Any:
-    """The optimiser's state, begun anew: all of it if ``reset``, else those parts whose learning rate differs."""
-    fresh = rules.algorithm.init_optimiser(params, hypers)  # type: ignore[misc]
-    if getattr(rules.scheme, "reset_optimiser", False):
-        for name, parts in rules.algorithm.learning_rates.items():
-            if name not in differs:
-                continue
-            if not parts:
-                reset |= differs[name]
-            else:
-                begun = {part: choose(differs[name], fresh[part], opt_state[part]) for part in parts if part in fresh}
-                opt_state = opt_state | begun
-    return choose(reset, fresh, opt_state)
-
-
-def choose(condition: chex.Array, yes: Any, no: Any) -> Any:
-    """One of two trees, leaf by leaf."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
-
-
-def add_noise(key: chex.PRNGKey, params: Any, noise: Noise) -> Any:
-    """Noise on a share of the entries of a random subset of the matrices ``[P, I, O]``, one to all of them."""
-    paths, tree = jax.tree_util.tree_flatten_with_path(params)
-    leaves = [leaf for _, leaf in paths]
-    matrices = [i for i, (path, leaf) in enumerate(paths) if leaf.ndim == 3 and not elastic.is_architecture(path)]
-    if not matrices:
-        return params
-    number_key, subset_key, *keys = jax.random.split(key, 2 + 2 * len(matrices))
-    number = jax.random.randint(number_key, (), 1, len(matrices) + 1)
-    chosen = jnp.argsort(jnp.argsort(jax.random.uniform(subset_key, (len(matrices),)))) < number
-    for position, index in enumerate(matrices):
-        w = leaves[index]
-        place = jax.random.uniform(keys[2 * position], (w.size,)).reshape(w.shape)
-        normal = jax.random.normal(keys[2 * position + 1], (w.size,)).reshape(w.shape)
-        strong, reset = noise.share * noise.strong, noise.share * (noise.strong + noise.reset)
-        scale = jnp.where(place < strong, noise.much, noise.little) * jnp.abs(w)
-        new = jnp.where((place >= strong) & (place < reset), normal, w + scale * normal)
-        new = jnp.clip(new, -noise.limit, noise.limit)
-        leaves[index] = jnp.where((place < noise.share) & chosen[position], new, w)
-    return jax.tree.unflatten(tree, leaves)

@@ -1,0 +1,122 @@
+"""``lineage.csv``, which an evolution leaves behind: a row per run and round, how it came about and what it came to.
+
+A population counts as one seed wherever seeds are compared: by the best of its members at every evaluation, and by the
+absolute metric of that member which was the best before. Nothing here needs JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.folder import reading
+from shoal.folder.records import LINEAGE, RETURN, figure, whole_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from shoal.evolve.rounds import Round
+    from shoal.evolve.schemes import Rules
+
+
+ABOUT = ("run", "population", "env_steps", "round", "member", "parent", "mutation", "changed")
+
+
+def members_of(config: Mapping[str, Any]) -> int:
+    """How many members a population of a saved training has; 1 without evolution."""
+    scheme = (config.get("evolve") or {}).get("scheme", "none")
+    return 1 if scheme == "none" else int(config["population"])
+
+
+def rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: int) -> list[dict[str, str]]:
+    """The rows of ``lineage.csv`` for one round, the ``number``-th; ``told`` is on the host."""
+    from shoal.evolve.population import Kind
+    from shoal.nn.elastic import ACTIVATION_NAMES
+
+    names, members = list(rules.ranges), rules.population  # a program's results are sorted, ranges are not
+    lines = []
+    for position, run in enumerate(runs):
+        parent, changed = int(told.parent[position]), int(told.changed[position])
+        line = {
+            "run": str(run),
+            "population": str(run // members),
+            "env_steps": str(env_steps),
+            "round": str(number),
+            "member": str(run % members),
+            "parent": str(parent) if parent >= 0 else "",
+            "mutation": Kind(int(told.kind[position])).name.lower(),
+            "changed": names[changed] if changed >= 0 else "",
+        }
+        line |= {name: figure(np.float32(told.hypers[name][position])) for name in names}
+        for name, values in told.architecture.items():
+            value = int(values[position])
+            line[name] = ACTIVATION_NAMES[value] if name.endswith("/activation") else str(value)
+        line["fitness"] = figure(np.float32(told.fitness[position]))
+        lines.append(line)
+    return lines
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """``lineage.csv`` as a table; a fitness of minus infinity is that of a member that diverged."""
+    kinds = dict.fromkeys(ABOUT, int) | {"parent": float, "mutation": str, "changed": str, "fitness": float}
+    lines = whole_lines(folder / LINEAGE)
+    if not lines:
+        raise reading.mistake(f"{folder / LINEAGE}: there is no round in it yet")
+    empty = {"parent": [""], "fitness": [""]}
+    return reading.table(folder / LINEAGE, lines, kinds, keep_default_na=False, na_values=empty)
+
+
+def evolved(table: pd.DataFrame) -> list[str]:
+    """The columns of hyperparameters and architectures."""
+    return [str(name) for name in table if name not in (*ABOUT, "fitness")]
+
+
+def winner(table: pd.DataFrame) -> pd.Series:
+    """The row of the best member of the last round."""
+    last = table[table["round"] == table["round"].max()]
+    return last.loc[last["fitness"].idxmax()]
+
+
+def ancestry(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
+    """The rows from a member back to the one that its line began with, the oldest first."""
+    own = table[table["population"] == row["population"]].set_index(["round", "member"])
+    number, member, line = int(row["round"]), int(row["member"]), []
+    while (number, member) in own.index:
+        found = own.loc[(number, member)]
+        line.append({"round": number, "member": member, **found})
+        if np.isnan(found["parent"]):
+            break
+        number, member = number - 1, int(found["parent"])
+    import pandas as pd
+
+    return pd.DataFrame(line[::-1])
+
+
+def best_of_populations(
+    entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN
+) -> list[dict[str, Any]]:
+    """Evaluations of runs as evaluations of populations: the best member's at each step, by the objective.
+
+    The absolute metric is that of the slot with the best evaluation before, whichever plays best in it.
+    """
+    best: dict[int, float] = {}  # of each run
+    reduced = []
+    for entry in entries:
+        returns = np.asarray(entry["metrics"][objective], float).mean(axis=-1)
+        returns = np.where(np.isfinite(returns) & ~np.isin(entry["runs"], entry.get("diverged", [])), returns, -np.inf)
+        if "absolute" in entry:
+            returns = np.array([best.get(run, -np.inf) for run in entry["runs"]])
+        else:
+            best |= {run: max(best.get(run, -np.inf), value) for run, value in zip(entry["runs"], returns, strict=True)}
+        population = np.asarray(entry["runs"]) // members
+        chosen = [int(np.where(population == p, returns, -np.inf).argmax()) for p in dict.fromkeys(population.tolist())]
+        chosen = [
+            position if population[position] == p else int(np.argmax(population == p))  # nobody is left
+            for position, p in zip(chosen, dict.fromkeys(population.tolist()), strict=True)
+        ]
+        metrics = {name: [values[position] for position in chosen] for name, values in entry["metrics"].items()}
+        reduced.append(entry | {"runs": [int(population[position]) for position in chosen], "metrics": metrics})
+    return reduced

@@ -1,0 +1,130 @@
+"""marl-eval's JSON: environment, task, algorithm, seed, step. Read from whichever program, and written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.folder import reading, writing
+from shoal.folder.records import RETURN
+
+if TYPE_CHECKING:
+    from shoal.run.sweep import Runs
+
+
+NOT_METRICS = ("step_count", "elapsed_time", "steps_per_second", "timestep")
+
+
+@dataclasses.dataclass
+class Run:
+    """One seed: means over episodes at each evaluation, and the episodes themselves."""
+
+    seed: int
+    steps: list[int]
+    values: dict[str, list[float]]  # by metric, at each step
+    episodes: list[dict[str, list[float]]]  # at each step, by metric
+    absolute: dict[str, list[float]]  # the episodes of the absolute metric
+    elapsed: list[float]  # seconds at each step, where the program tells
+    extremes: dict[str, tuple[float, float]]  # the smallest and the largest value of any episode
+    diverged: bool = False
+
+
+def read_json(path: Path) -> list[tuple[str, str, str, Run]]:
+    """Every run of a file in marl-eval's layout: environment, task, algorithm, run."""
+    try:
+        tree = reading.json_file(path, reading.RECORDS)
+    except ValueError as error:
+        raise reading.Unreadable(reading.reason(error, path.parent).removeprefix(f"{path.name}: ")) from error
+    try:
+        cells = [
+            (environment, task, algorithm, runs)
+            for environment, tasks in tree.items()
+            for task, algorithms in tasks.items()
+            for algorithm, runs in algorithms.items()
+        ]
+        read = [(str(env), str(task), str(name), run) for env, task, name, runs in cells for run in _runs(runs)]
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise reading.Foreign("not in marl-eval's layout (environment, task, algorithm, seed, step)") from error
+    found = [entry for entry in read if entry[-1].steps]
+    if not found:
+        raise reading.Foreign("no evaluation in it")
+    return found
+
+
+def _runs(runs: Mapping[str, Any]) -> list[Run]:
+    """The runs of one algorithm on one task; a name that ends in a number has its seed."""
+    digits = [name.rpartition("_")[2] for name in runs]
+    seeds = [int(last) if last.isdecimal() else place for place, last in enumerate(digits)]
+    return [_run(seed, record) for seed, record in zip(seeds, runs.values(), strict=True)]
+
+
+def _run(seed: int, record: Mapping[str, Any]) -> Run:
+    """A run of marl-eval's layout, its metrics under our names."""
+    steps = [fields for name, fields in record.items() if "absolute" not in name]
+    steps = sorted((fields for fields in steps if "step_count" in fields), key=lambda fields: fields["step_count"])
+    episodes = [_episodes(fields) for fields in steps]
+    names = [name for name in (episodes[0] if episodes else {}) if all(name in one for one in episodes)]
+    values = {name: [float(np.mean(one[name])) for one in episodes] for name in names}
+    if steps and RETURN not in names:
+        raise ValueError(f"no {RETURN}")
+    absolute: dict[str, list[float]] = {}
+    for name, fields in record.items():
+        if "absolute" in name:
+            absolute = _episodes(fields)
+    elapsed = [float(fields["elapsed_time"]) for fields in steps if "elapsed_time" in fields]
+    timed = elapsed if len(elapsed) == len(steps) else []
+    extremes = {}
+    for name in names:
+        every = [value for one in (*episodes, absolute) for value in one.get(name, ())]
+        extremes[name] = min(every), max(every)
+    counts = [int(fields["step_count"]) for fields in steps]
+    if any(not 0 <= count < 2**53 for count in counts):
+        raise ValueError("step_count")
+    return Run(seed, counts, values, episodes, absolute, timed, extremes)
+
+
+def _episodes(fields: Mapping[str, Any]) -> dict[str, list[float]]:
+    found = {}
+    for name, values in fields.items():
+        listed = values if isinstance(values, list) else [values]
+        if name not in NOT_METRICS and listed:
+            found[our_name(name)] = [float(value) for value in listed]
+    return found
+
+
+def our_name(metric: str) -> str:
+    """``mean_episode_return`` (Mava), ``return`` and ``<group>_return`` (BenchMARL) as we call them."""
+    metric = metric.removeprefix("mean_") if metric.startswith("mean_episode") else metric
+    if metric == "return":
+        return RETURN
+    group = metric.removesuffix("_return")
+    return f"{RETURN}/{group}" if group not in (metric, "episode") else metric
+
+
+def their_name(metric: str) -> str:
+    """A metric of ours in marl-eval's file."""
+    return f"mean_{metric}" if metric.startswith("episode") else metric
+
+
+def write_evaluations(path: Path, evaluations: Sequence[dict[str, Any]], runs: Runs, env: str, algorithm: str) -> None:
+    """``evaluations.json`` in marl-eval's layout: environment, task, algorithm, seed, step."""
+    family, task = env.split("/", 1)
+    by_algorithm: dict[str, dict[str, dict[str, Any]]] = {}
+    for entry in evaluations:
+        for position, run in enumerate(entry["runs"]):
+            label = runs.label(runs.point[run])
+            name = f"{algorithm} {label}" if label else algorithm
+            record = by_algorithm.setdefault(name, {}).setdefault(f"seed_{runs.seed[run]}", {})
+            metrics = {key: values[position] for key, values in entry["metrics"].items()}
+            metrics = {f"mean_{key}" if key.startswith("episode") else key: v for key, v in metrics.items()}
+            if "absolute" in entry:
+                record["absolute_metrics"] = metrics
+            else:
+                step = f"step_{sum(key.startswith('step_') for key in record) + 1}"
+                record[step] = {"step_count": entry["env_steps"], **metrics}
+    writing.write(path, json.dumps({family: {task: by_algorithm}}))

@@ -1,0 +1,206 @@
+"""Reads folders of trainings, and marl-eval's JSON by whichever program, into one table of scores.
+
+Whatever cannot be read, or is left out, is said in one line (``Results.notes``), and the rest is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.folder import reading
+from shoal.folder.lineage import best_of_populations, members_of
+from shoal.folder.marl_eval import Run, read_json
+from shoal.folder.records import EVALUATIONS, METRICS, RETURN, diverged_runs, objective_of, swept_names
+from shoal.report.cells import cells_of, objectives_of, tell_apart
+from shoal.report.table import OBJECTIVE, Results, Training
+
+MARK = '<meta name="generator" content="shoal report">'  # in a page of ours: the JSON beside it is its copy of the data
+SKIPPED = ("checkpoints", "wandb", "tensorboard", "figures", "__pycache__")  # folders with nothing to read
+OTHERS = ("provenance.json", "status.json")  # JSON of ours with no evaluations in it
+
+
+def read(paths: Iterable[str | Path]) -> Results:
+    """All trainings and evaluations under some folders or files."""
+    notes: list[str] = []
+    unusable: list[str] = []
+    trainings: list[tuple[Training, dict[int, Run]]] = []
+    plain: list[tuple[str, str, str, str, Run]] = []  # where it was found, environment, task, algorithm
+    sources: set[Path] = set()
+    for path in map(Path, paths):
+        said, usable = len(notes), 0
+        for place in find(path):
+            try:
+                if place.resolve() in sources:
+                    pass
+                elif place.name == EVALUATIONS:
+                    trainings.append(read_training(place.parent, notes))
+                else:
+                    found = path.stem if path.is_file() else path.resolve().name
+                    plain += [(found, *entry) for entry in read_json(place)]
+                usable += 1
+                sources.add(place.resolve())
+            except reading.Foreign as error:
+                if place == path:
+                    notes.append(f"{place}: {error}")
+            except reading.Unreadable as error:
+                notes.append(f"{place.parent if place.name == EVALUATIONS else place}: {error}")
+        if not usable:
+            unusable.append(str(path))
+            if said == len(notes):
+                what = (
+                    "nothing that a training or marl-eval left behind"
+                    if os.path.exists(path)
+                    else "no such file or folder"
+                )
+                notes.append(f"{path}: {what}")
+    tell_apart([training for training, _ in trainings])
+    objectives = objectives_of(trainings, plain, notes)
+    cells = cells_of(trainings, plain, objectives, notes)
+    every = set(objectives.values())
+    objective = every.pop() if len(every) == 1 else OBJECTIVE
+    return Results(cells, [training for training, _ in trainings], notes, unusable, sources, objective)
+
+
+def find(path: Path) -> list[Path]:
+    """The ``evaluations.jsonl`` of trainings under a path (whether it exists or not), and other programs' JSON."""
+    if path.is_file():
+        return [path]
+    found = []
+    for root, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        folder = Path(root)
+        if EVALUATIONS in files or _begun(folder, files):
+            folders.clear()
+            found.append(folder / EVALUATIONS)
+        elif folder == path or not _ours(folder):
+            found += [folder / name for name in sorted(files) if name.endswith(".json") and name not in OTHERS]
+    if len(found) > 1 and _ours(path):  # the merged data beside the page of an earlier report
+        found = [place for place in found if place != path / "evaluations.json"]
+    return found
+
+
+def _begun(folder: Path, files: Sequence[str]) -> bool:
+    """Whether a training was begun here that has evaluated nothing yet."""
+    if "config.yaml" not in files:
+        return False
+    try:
+        tree = reading.yaml_file(folder / "config.yaml")
+    except ValueError:
+        return False
+    return isinstance(tree, dict) and {"algo", "hypers", "env"} <= set(tree)
+
+
+def _ours(folder: Path) -> bool:
+    try:
+        with reading.opened(folder / "report.html", reading.RECORDS) as file:
+            return MARK in file.read(1000).decode(errors="replace")
+    except ValueError:
+        return False
+
+
+def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, Run]]:
+    """A folder of ours, and its runs."""
+    try:
+        config = reading.settings(folder / "config.yaml")
+        text = reading.text(folder / "config.yaml", reading.SETTINGS)
+    except ValueError as error:
+        raise reading.Unreadable(f"no config.yaml that can be read ({reading.reason(error, folder)})") from error
+    environment, task = config["env"]["name"].split("/", 1)
+    named = Path(config["file"]).name == config["recipe"]
+    objective = objective_of(config)
+    config["evaluation"] = {**config.get("evaluation", {}), "objective": objective}  # of a folder without it
+    name, seeds, first = config["algorithm" if named else "recipe"], config["seeds"], config["seed"]
+    provenance = _provenance(folder)
+    training = Training(folder, name, environment, task, config, text, provenance, _swept(folder, config))
+    runs: dict[int, Run] = {}
+    entries, members, lost = _entries(folder, notes), members_of(config), diverged_runs(folder)
+    if not all(objective in entry["metrics"] for entry in entries):
+        notes.append(f"{folder}: evaluation.objective={objective} is no metric of its evaluations; {RETURN} instead")
+        config["evaluation"]["objective"] = objective = RETURN
+    if members > 1:  # a population is a seed
+        entries = best_of_populations(entries, members, objective)
+        counts = Counter(run // members for run in lost)
+        lost = {population for population, count in counts.items() if count == members}
+    first_metrics = entries[0]["metrics"] if entries else {}
+    shared = [metric for metric in first_metrics if all(metric in entry["metrics"] for entry in entries)]
+    for entry in entries:
+        tables = {metric: np.asarray(entry["metrics"][metric], float) for metric in shared}
+        means, lows, highs = (
+            {metric: reduce(table, axis=-1).tolist() for metric, table in tables.items()}
+            for reduce in (np.mean, np.min, np.max)
+        )
+        for position, run in enumerate(entry["runs"]):
+            record = runs.setdefault(run, Run(first + run % seeds, [], {}, [], {}, [], {}, run in lost))
+            for metric in tables:
+                low, high = record.extremes.get(metric, (np.inf, -np.inf))
+                record.extremes[metric] = min(low, lows[metric][position]), max(high, highs[metric][position])
+            episodes = {metric: entry["metrics"][metric][position] for metric in shared}
+            if "absolute" in entry:
+                record.absolute = episodes
+                continue
+            record.steps.append(entry["env_steps"])
+            record.episodes.append(episodes)
+            for metric, values in means.items():
+                record.values.setdefault(metric, []).append(values[position])
+    if not any(run.steps for run in runs.values()):
+        raise reading.Unreadable("a training that has not been evaluated yet")
+    return training, {index: run for index, run in runs.items() if run.steps}
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    """``provenance.json``; {} if it is not what a training writes."""
+    try:
+        facts = reading.json_file(folder / "provenance.json")
+        numbers = [facts["runs"], facts["env_steps_per_run"], *facts["session"].values()]
+        sound = all(number is None or (type(number) in (int, float) and 0 <= number < 2**63) for number in numbers)
+        inner = [
+            x for value in facts.values() for x in (value.values() if isinstance(value, dict) else np.ravel(value))
+        ]
+        flat = not any(isinstance(x, dict | list) for x in inner)
+        named = all(isinstance(device, str) for device in facts.get("devices", ()))
+        return facts if sound and flat and named and isinstance(facts.get("packages", {}), dict) else {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _entries(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The lines of ``evaluations.jsonl``; what a killed process left half is passed over."""
+    path = folder / EVALUATIONS
+    if not os.path.exists(path):
+        raise reading.Unreadable("a training that has not been evaluated yet")
+    try:
+        lines = reading.text(path, reading.RECORDS).splitlines()
+    except ValueError as error:
+        raise reading.Unreadable(reading.reason(error, folder)) from error
+    entries, broken = [], []
+    for number, line in enumerate(lines, 1):
+        try:
+            entries.append(reading.evaluation(line))
+        except ValueError:
+            broken.append(number)
+    if broken and not entries:
+        raise reading.Unreadable(f"{EVALUATIONS} has no line that can be read")
+    if broken == [len(lines)]:
+        notes.append(f"{folder}: the last line of {EVALUATIONS} is cut off; used without it")
+    elif broken:
+        notes.append(f"{folder}: line {', '.join(map(str, broken[:5]))} of {EVALUATIONS} cannot be read; used without")
+    return entries
+
+
+def _swept(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """The swept hyperparameters of each run, as ``metrics.csv`` has them; as far as it can be read."""
+    names, points = swept_names(config), {}
+    if names:
+        with contextlib.suppress(KeyError, ValueError, TypeError, OverflowError, csv.Error):
+            for row in csv.DictReader(reading.text(folder / METRICS, reading.RECORDS).splitlines()):
+                if int(row["run"]) not in points:
+                    points[int(row["run"])] = {name: float(f"{float(row[name]):.6g}") for name in names}
+    return points
