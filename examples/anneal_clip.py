@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
+import shoal
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
-from shoal.config.config import main
 from shoal.run.callbacks import Callback, Changes, Context
 
 
@@ -43,4 +43,4 @@ def stop_when_it_stands_still(context: Context) -> None:
 
 
 if __name__ == "__main__":
-    main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe", callbacks=[CosineClip()])
+    shoal.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe", callbacks=[CosineClip()])

@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+import shoal
 from shoal import envs
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
-from shoal.config.config import main
 from shoal.envs.base import Discrete, Env, TimeStep
 from shoal.nn import models
 from shoal.nn.networks import MLP, Dense
@@ -100,4 +100,4 @@ class Forage(Env):
 envs.register("example/forage", Forage)
 
 if __name__ == "__main__":
-    main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+    shoal.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")

@@ -19,7 +19,7 @@ import numpy as np
 
 import shoal
 from shoal import envs
-from shoal.config.config import INT32
+from shoal.config.fields import INT32
 from shoal.config.words import Parser, fail, number
 from shoal.envs import Continuous, Env, UserError, drawing
 from shoal.folder import policies

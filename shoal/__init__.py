@@ -5,17 +5,18 @@ Importing this imports nothing else: ``sharding.cores_as_devices`` must come bef
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.cli import main
     from shoal.folder.load import Runs, load
 
-__all__ = ["Runs", "load"]
+__all__ = ["Runs", "load", "main"]
+MODULES = {"Runs": "shoal.folder.load", "load": "shoal.folder.load", "main": "shoal.cli"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from shoal.folder import load
-
-        return getattr(load, name)
+    if name in MODULES:
+        return getattr(importlib.import_module(MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

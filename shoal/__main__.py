@@ -12,7 +12,8 @@ import importlib
 import sys
 from pathlib import Path
 
-from shoal.config.config import algorithms, main
+from shoal.cli import main
+from shoal.config.compose import algorithms
 from shoal.config.words import fail, nearest
 from shoal.errors import UserError
 

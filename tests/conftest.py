@@ -42,7 +42,7 @@ SMALL = [
 def train(monkeypatch, tmp_path):
     """``train(*words, dir=...)``: the command line in this process; returns the folder that it leaves behind."""
     from shoal.baselines.ippo import ippo_ff_mpe
-    from shoal.config.config import main
+    from shoal.cli import main
 
     def call(*words: str, folder: Path | None = None, small: bool = True, module=ippo_ff_mpe, callbacks=()) -> Path:
         folder = folder or tmp_path / f"run_{len(list(tmp_path.iterdir()))}"

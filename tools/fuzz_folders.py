@@ -28,7 +28,8 @@ from typing import Any
 import yaml
 
 import shoal
-from shoal.config.config import INT32, complete, saved_settings
+from shoal.config.fields import INT32
+from shoal.config.settings import complete, saved_settings
 from shoal.config.words import Parser, fail, number
 from shoal.errors import UserError
 from shoal.folder import checkpoint, policies

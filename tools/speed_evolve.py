@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.config import config
+from shoal.config import compose
 from shoal.config.words import Parser, some_of
 from shoal.errors import UserError
 from shoal.run import runner, sharding
@@ -31,7 +31,7 @@ class Training:
     """A compiled training and its state between two chunks."""
 
     def __init__(self, algorithm: str, words: list[str]):
-        module, cfg = config.composed(algorithm, words)
+        module, cfg = compose.composed(algorithm, words)
         self.plan = runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
         self.programs = runner.compile_programs(self.plan, Display(1, len(self.plan.runs)))
         start = np.resize(np.arange(len(self.plan.runs)), self.plan.width)
@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure what the command line asks for."""
     parser = Parser(__doc__)
-    parser.add_argument("--algorithm", default="ippo", choices=sorted(config.algorithms()))
+    parser.add_argument("--algorithm", default="ippo", choices=sorted(compose.algorithms()))
     parser.add_argument(
         "--schemes",
         type=some_of(("tournament", "pbt", "mf_pbt", "halving")),

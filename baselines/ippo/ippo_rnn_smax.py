@@ -17,7 +17,7 @@ Shapes: T time, E environments, A agents, O observation, N actions (D sub-action
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+    import shoal.early
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,9 +32,10 @@ import numpy as np
 import optax
 from flax import struct
 
+import shoal
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config.config import hyper, main, setting
+from shoal.config.fields import hyper, setting
 from shoal.envs.base import Env
 from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
 from shoal.errors import UserError
@@ -485,4 +486,4 @@ def make_train(config: Config, env: Env):
 
 
 if __name__ == "__main__":
-    main(make, Config, Hypers, recipe="ippo_rnn_smax")
+    shoal.main(make, Config, Hypers, recipe="ippo_rnn_smax")

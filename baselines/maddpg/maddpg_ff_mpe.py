@@ -21,7 +21,7 @@ Z atoms (1 if not distributional), G gradient steps.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+    import shoal.early
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,9 +36,10 @@ import numpy as np
 import optax
 from flax import struct
 
+import shoal
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config.config import hyper, main, setting
+from shoal.config.fields import hyper, setting
 from shoal.envs.base import Continuous, Env, TimeStep, select
 from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal.errors import UserError
@@ -559,4 +560,4 @@ def make_train(config: Config, env: Env):
 
 
 if __name__ == "__main__":
-    main(make, Config, Hypers, recipe="maddpg_ff_mpe")
+    shoal.main(make, Config, Hypers, recipe="maddpg_ff_mpe")

@@ -18,7 +18,7 @@ B sequences of L steps, and the critic's K rows of C numbers.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+    import shoal.early
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,9 +33,10 @@ import numpy as np
 import optax
 from flax import struct
 
+import shoal
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config.config import hyper, main, setting
+from shoal.config.fields import hyper, setting
 from shoal.envs.base import Env
 from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
 from shoal.errors import UserError
@@ -484,4 +485,4 @@ def make_train(config: Config, env: Env):
 
 
 if __name__ == "__main__":
-    main(make, Config, Hypers, recipe="mappo_rnn_smax")
+    shoal.main(make, Config, Hypers, recipe="mappo_rnn_smax")

@@ -24,7 +24,7 @@ B transitions, Z values of an own action: N if discrete, else 1.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+    import shoal.early
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,9 +39,10 @@ import numpy as np
 import optax
 from flax import struct
 
+import shoal
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config.config import hyper, main, setting
+from shoal.config.fields import hyper, setting
 from shoal.envs.base import Discrete, Env, MultiDiscrete, TimeStep, select
 from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal.errors import UserError
@@ -479,4 +480,4 @@ def make_train(config: Config, env: Env):
 
 
 if __name__ == "__main__":
-    main(make, Config, Hypers, recipe="masac_ff_vmas")
+    shoal.main(make, Config, Hypers, recipe="masac_ff_vmas")

@@ -19,7 +19,7 @@ B sequences of L steps, K places where a rollout breaks off.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+    import shoal.early
 
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
@@ -34,9 +34,10 @@ import numpy as np
 import optax
 from flax import struct
 
+import shoal
 from shoal.algorithm import Acting, Algorithm, Metrics
 from shoal.algorithm import make_train as train_function
-from shoal.config.config import hyper, main, setting
+from shoal.config.fields import hyper, setting
 from shoal.envs.base import Discrete, Env
 from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
 from shoal.errors import UserError
@@ -384,4 +385,4 @@ def make_train(config: Config, env: Env):
 
 
 if __name__ == "__main__":
-    main(make, Config, Hypers, recipe="pqn_rnn_smax")
+    shoal.main(make, Config, Hypers, recipe="pqn_rnn_smax")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from shoal.benchmark.settings import Benchmark, check_word, name_of
-from shoal.config import config
+from shoal.config import compose
 from shoal.errors import UserError
 
 
@@ -77,7 +77,7 @@ def cells_of(benchmark: Benchmark, words: Sequence[str]) -> list[Cell]:
 def composed(cell: Cell) -> tuple[ModuleType, DictConfig]:
     """The cell's algorithm file and its configuration, checked as its own command line would."""
     if not cell.algorithm.endswith(".py"):
-        return config.composed(cell.algorithm, list(cell.words))
+        return compose.composed(cell.algorithm, list(cell.words))
     path = Path(cell.algorithm)
     command = [sys.executable, str(path), *cell.words, "--cfg", "job", "--resolve"]
     told = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from shoal.benchmark.cells import Cell, composed
 from shoal.benchmark.settings import name_of
-from shoal.config import config
+from shoal.config.settings import complete, saved_settings
 from shoal.errors import UserError
 from shoal.folder import checkpoint, reading
 from shoal.folder.records import EVALUATIONS, whole_lines
@@ -70,7 +70,7 @@ def _done(cell: Cell, cfg: DictConfig, made: runner.Plan, module: ModuleType) ->
     """The share of a cell that its folder holds, after checking that it holds the same training."""
     if not os.path.exists(cell.folder / "config.yaml"):
         return 0.0
-    saved = config.complete(cell.folder, config.saved_settings(cell.folder), module.Config, module.Hypers)
+    saved = complete(cell.folder, saved_settings(cell.folder), module.Config, module.Hypers)
     before: Any = OmegaConf.to_container(saved)
     now: Any = OmegaConf.to_container(cfg, resolve=True)
     for key in sorted(_leaves(before) | _leaves(now)):

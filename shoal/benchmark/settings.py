@@ -12,9 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from shoal import envs
-from shoal.config import config
-from shoal.config.config import CONFIG_DIR, setting
-from shoal.config.words import as_text, nearest, readable, unknown
+from shoal.config import compose
+from shoal.config.compose import CONFIG_DIR
+from shoal.config.fields import setting, validate
+from shoal.config.settings import Settings
+from shoal.config.words import as_text, nearest, one_line, readable, unknown
 from shoal.errors import UserError
 from shoal.folder import reading, writing
 
@@ -75,7 +77,7 @@ def read(words: Sequence[str]) -> tuple[Benchmark, list[str]]:
         name = word.partition("=")[0]
         if word.startswith("-"):
             raise unknown(word, ("benchmark", *FIELDS))
-        override = config.parsed(as_text(word) if name in ("dir", "benchmark") else word)
+        override = compose.parsed(as_text(word) if name in ("dir", "benchmark") else word)
         key = override.key_or_group
         if override.is_sweep_override():
             raise UserError(f"{word}: several values of one setting are a list here: {key}=[a,b]")
@@ -91,7 +93,7 @@ def read(words: Sequence[str]) -> tuple[Benchmark, list[str]]:
             OmegaConf.update(schema, key, value, merge=False)
         benchmark = OmegaConf.to_object(schema)
     except Exception as error:  # OmegaConf answers some values with errors of any kind
-        raise UserError(config.one_line(error, list(words))) from error
+        raise UserError(one_line(error, list(words))) from error
     assert isinstance(benchmark, Benchmark)
     check(benchmark)
     return benchmark, others
@@ -101,8 +103,8 @@ def check_word(word: str, key: str) -> None:
     """Refuse what is no setting of a training, and what a benchmark sets for each of its cells."""
     if key in DECIDED:
         raise UserError(f"{word}: a benchmark sets this for each of its trainings; {DECIDED[key]}")
-    settings = [field.name for field in dataclasses.fields(config.Settings)]
-    if key.split(".")[0] not in (*settings, *config.GROUPS):
+    settings = [field.name for field in dataclasses.fields(Settings)]
+    if key.split(".")[0] not in (*settings, *compose.GROUPS):
         raise unknown(word, ("benchmark", *FIELDS, *settings))
 
 
@@ -124,8 +126,8 @@ def _file(name: str) -> DictConfig:
 def check(benchmark: Benchmark) -> None:
     """Names that exist, values that are allowed."""
     for field in dataclasses.fields(Benchmark):
-        config.validate("", getattr(benchmark, field.name), field)
-    known = config.algorithms()
+        validate("", getattr(benchmark, field.name), field)
+    known = compose.algorithms()
     files = [name for name in benchmark.algorithms if name.endswith(".py")]
     for name in files:
         if not Path(name).exists():

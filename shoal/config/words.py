@@ -72,6 +72,27 @@ def _in_quotes(text: str) -> str:
     return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"  # `\` counts only before a quote
 
 
+def one_line(error: Exception, words: list[str] | None = None) -> str:
+    """Hydra's and OmegaConf's messages as ``field=value: what is wrong``."""
+    cause: BaseException = error
+    key = getattr(cause, "full_key", None) or ""
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+        key = getattr(cause, "full_key", None) or key
+    said = [w.split("=", 1)[1] for w in words or [] if w.lstrip("+").startswith(f"{key}=")]
+    value = said[-1] if said else None  # of a name that is given twice the last counts
+    text = (str(cause).splitlines() or [type(cause).__name__])[0]
+    if "is not a ListConfig" in text:
+        text = "must be a list, [a,b]"
+    kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+    for kind, allowed in kinds.items():
+        if f"converted to {kind}" in text or (kind == "Boolean" and "valid bool" in text):
+            text = f"must be {allowed}"
+    if key and value is not None:
+        return f"{key}={value}: {text}"
+    return f"{key}: {text}" if key else text
+
+
 def pasted(name: str, folder: Path | str) -> str:
     """``name=folder`` to be pasted into a shell, whatever letters the folder has."""
     text = str(folder)

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from shoal.algorithm import HEADS
+from shoal.config.schemes import Noise
 from shoal.evolve.population import MUTATIONS, NOBODY, Kind
-from shoal.evolve.schemes import Noise, Rules
+from shoal.evolve.rules import Rules
 from shoal.nn import elastic
 
 

@@ -19,8 +19,9 @@ import numpy as np
 from flax import struct
 
 from shoal.algorithm import Hypers, Metrics, Params, TrainState
+from shoal.config.schemes import Halving
 from shoal.evolve.population import NOBODY, Kind, Population, Trial
-from shoal.evolve.schemes import Halving, Rules
+from shoal.evolve.rules import Rules
 from shoal.evolve.select import evolve, first_memory
 from shoal.folder.records import RETURN
 from shoal.nn import elastic

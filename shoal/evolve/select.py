@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.config.schemes import Halving, MfPbt, Pbt, Tournament
 from shoal.evolve.mutate import mutate_hypers, mutate_learnt
 from shoal.evolve.population import MUTATIONS, NOBODY, Kind, Offspring, Population, Trial
-from shoal.evolve.schemes import Halving, MfPbt, Pbt, Rules, Tournament
+from shoal.evolve.rules import Rules
 
 
 def first_memory(rules: Rules) -> Trial | None:

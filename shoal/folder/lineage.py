@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from shoal.evolve.rounds import Round
-    from shoal.evolve.schemes import Rules
+    from shoal.evolve.rules import Rules
 
 
 ABOUT = ("run", "population", "env_steps", "round", "member", "parent", "mutation", "changed")

@@ -166,7 +166,7 @@ class Runs:
 
         Nothing in this process changes: neither its devices nor its precision, which is JAX's own here.
         """
-        from shoal.config.config import complete
+        from shoal.config.settings import complete
         from shoal.envs.host import pettingzoo
         from shoal.errors import UserError
         from shoal.run.runner import open_plan
@@ -213,7 +213,7 @@ class Runs:
     @cached_property
     def module(self) -> ModuleType:
         """The algorithm file: one of baselines, the one that ``file`` names, or one that is imported already."""
-        from shoal.config.config import algorithms
+        from shoal.config.compose import algorithms
 
         if self.file is not None:
             module = import_named(self.file)

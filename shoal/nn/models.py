@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.config.config import setting
+from shoal.config.fields import setting
 from shoal.envs.base import Env
 from shoal.errors import UserError
 from shoal.nn import memory

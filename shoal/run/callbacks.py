@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from shoal.config.config import validate
+from shoal.config.fields import validate
 from shoal.config.files import import_named
 from shoal.config.words import pasted
 from shoal.errors import UserError

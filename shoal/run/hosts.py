@@ -52,7 +52,7 @@ def slurm(environ: Mapping[str, str]) -> Place | None:
 
 
 def place_of(settings: Any, environ: Mapping[str, str]) -> Place | None:
-    """Where ``distributed.*`` (:class:`shoal.config.config.Distributed`) puts this process; None if it is alone."""
+    """Where ``distributed.*`` (:class:`shoal.config.settings.Distributed`) puts this process; None if it is alone."""
     if settings.coordinator == "none":
         return None
     if settings.coordinator == "auto":

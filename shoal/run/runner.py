@@ -34,13 +34,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from shoal import envs
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
-from shoal.config.config import INT32, SHARES, build, check_settings, complete, saved_settings
+from shoal.config.fields import INT32
+from shoal.config.schemes import Halving
+from shoal.config.settings import SHARES, build, check_settings, complete, saved_settings
 from shoal.config.words import pasted
 from shoal.envs.host import pettingzoo
 from shoal.errors import Fault, UserError
 from shoal.evolve import rounds as generations
-from shoal.evolve import schemes, winner
+from shoal.evolve import winner
 from shoal.evolve.population import Kind
+from shoal.evolve.rules import Rules, first_values, make_rules, parse
 from shoal.folder import checkpoint, lineage, lock, marl_eval, policies, writing
 from shoal.folder.records import EVALUATIONS, RETURN, SWEEP_FIELDS, Begun, Records, objective_of, short_name
 from shoal.hashing import key_of, replace_stream
@@ -171,7 +174,7 @@ class Plan:
     folder: Path
     updates_per_chunk: int
     chunks: int
-    rules: schemes.Rules | None = None  # of evolution
+    rules: Rules | None = None  # of evolution
     rounds_per_chunk: int = 1
 
     @property
@@ -313,8 +316,8 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
     if cfg.algo.get("elastic_batches"):
         shares = tuple(name for name in SHARES if hasattr(hypers, name))
         algorithm = dataclasses.replace(algorithm, evolving=algorithm.evolving + shares)
-    rules = schemes.make_rules(schemes.parse(cfg.evolve), cfg.population, algorithm, hypers, *flags)
-    if algorithm.env.host and isinstance(rules.scheme, schemes.Halving):
+    rules = make_rules(parse(cfg.evolve), cfg.population, algorithm, hypers, *flags)
+    if algorithm.env.host and isinstance(rules.scheme, Halving):
         raise UserError("evolve=halving: begins trainings amid others, which environments on the host cannot")
     members = rules.population
     sweep.limit_runs(cfg.seeds * members, f"seeds={cfg.seeds}, population={members}")
@@ -325,7 +328,7 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
         seed=np.repeat(seeds, members),
         point=np.zeros(len(seeds) * members, int),
         points=[{}],
-        hypers=schemes.first_values(rules, hypers, seeds.tolist()),
+        hypers=first_values(rules, hypers, seeds.tolist()),
         member=np.tile(np.arange(members), len(seeds)),
     )
     updates, rounds = chunk_of_rounds(algorithm.num_updates, rules.scheme.rounds, cfg)

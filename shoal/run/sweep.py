@@ -12,7 +12,8 @@ import chex
 import jax
 import numpy as np
 
-from shoal.config.config import SWEEP_MODES, validate
+from shoal.config.fields import validate
+from shoal.config.settings import SWEEP_MODES
 from shoal.errors import UserError
 from shoal.folder.records import SWEEP_FIELDS
 

@@ -23,7 +23,7 @@ from shoal.baselines.mappo import mappo_rnn_smax as mappo_rnn
 from shoal.baselines.masac import masac_ff_vmas as masac
 from shoal.baselines.qmix import pqn_rnn_smax as pqn
 from shoal.baselines.qmix import qmix_rnn_mpe as qmix
-from shoal.config import config
+from shoal.config import compose
 from shoal.envs.base import Continuous, Discrete, MultiDiscrete, select
 from shoal.envs.host import pool
 from shoal.envs.wrappers import AutoReset
@@ -286,7 +286,7 @@ def test_a_training_repeats_to_the_bit_stops_in_one_line_and_resumes(train, caps
 
 
 def test_the_command_line_takes_slashes_or_dots_and_tells_mistakes_in_one_line(train, capsys):
-    _, cfg = config.composed("ippo", ["env=pettingzoo/sisl/pursuit_v5", "env.kwargs.n_pursuers=2"])
+    _, cfg = compose.composed("ippo", ["env=pettingzoo/sisl/pursuit_v5", "env.kwargs.n_pursuers=2"])
     assert cfg.env == {"name": "pettingzoo/sisl.pursuit_v5", "kwargs": {"n_pursuers": 2}}
     with pytest.raises(SystemExit):
         train("env=pettingzoo/sisl/pursuit_v4")

@@ -14,11 +14,12 @@ from omegaconf import OmegaConf
 
 from shoal import envs
 from shoal.algorithm import Acting, Algorithm
+from shoal.config.schemes import Pbt
 from shoal.envs.base import Discrete, Env, TimeStep
 from shoal.envs.wrappers import TimeLimit
 from shoal.errors import UserError
 from shoal.evolve import rounds as generations
-from shoal.evolve.schemes import Pbt, Range, Rules
+from shoal.evolve.rules import Range, Rules
 from shoal.folder.records import Records
 from shoal.rl.metrics import EPISODES, chosen_objective
 from shoal.run import runner, sweep

@@ -16,7 +16,7 @@ from tests.conftest import SCRIPT
 def complaint(monkeypatch, capsys):
     """``complaint(*words)``: the one line that the command line answers."""
     from shoal.baselines.ippo import ippo_ff_mpe
-    from shoal.config.config import main
+    from shoal.cli import main
     from shoal.run import runner
 
     def never(*_):
@@ -95,11 +95,11 @@ def test_a_recipe_that_is_missing_or_another_file_s_is_named(complaint, tmp_path
 
 def test_several_schemes_of_evolution_may_share_their_settings(complaint):
     from shoal.baselines.ippo import ippo_ff_mpe as ippo
-    from shoal.config import config
+    from shoal.config import compose
 
     words = ["evolve=pbt,tournament", "evolve.rounds=4"]
-    config._register_schema(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
-    checked = config.check_overrides(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, config.CONFIG_DIR)
+    compose.register(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
+    checked = compose.check_overrides(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR)
     assert checked == ["-m", *words]
     assert "need -m" in complaint(*words)
     assert "evolve.size" in complaint("-m", *words, "evolve.size=3")  # of a tournament alone
@@ -128,18 +128,18 @@ def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
 
 def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tmp_path):
     """Not by an ordinary exit, for which JAX would finish the chunk under way."""
+    from shoal import cli
     from shoal.baselines.ippo import ippo_ff_mpe as ippo
-    from shoal.config import config
     from shoal.run import runner
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "run", interrupted)
-    monkeypatch.setattr(config.os, "_exit", sys.exit)
+    monkeypatch.setattr(cli.os, "_exit", sys.exit)
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), f"run.dir={tmp_path}"])
     with pytest.raises(SystemExit) as stop:
-        config.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+        cli.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
     assert stop.value.code == 130
     assert capsys.readouterr().err.splitlines() == [
         f"stopped at once; resume={tmp_path} goes on from the last checkpoint, if there is one"
@@ -159,8 +159,8 @@ def test_a_training_of_another_file_is_not_resumed(complaint, tmp_path):
 
 def test_hydras_own_flags_keep_their_values():
     from shoal.baselines.ippo import ippo_ff_mpe as ippo
-    from shoal.config import config
+    from shoal.config import compose
 
-    config._register_schema(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
+    compose.register(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
     words = ["--cfg", "job", "seeds=2"]
-    assert config.check_overrides(words, "ippo_ff_mpe", ippo.Config, ippo.Hypers, config.CONFIG_DIR) == words
+    assert compose.check_overrides(words, "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR) == words

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from shoal import envs
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.baselines.qmix import qmix_rnn_mpe as qmix
-from shoal.config.config import Distributed
+from shoal.config.settings import Distributed
 from shoal.errors import UserError
 from shoal.folder import checkpoint
 from shoal.nn.models import Model

@@ -12,25 +12,13 @@ import pytest
 from flax import struct
 
 from shoal.algorithm import Acting, Algorithm
-from shoal.config.config import hyper
+from shoal.config.fields import hyper
+from shoal.config.schemes import Growth, Halving, MfPbt, Noise, Pbt, Tournament, Weights
 from shoal.errors import UserError
 from shoal.evolve.mutate import add_noise
 from shoal.evolve.population import MUTATIONS, NOBODY, Kind, Population
 from shoal.evolve.rounds import select
-from shoal.evolve.schemes import (
-    Growth,
-    Halving,
-    MfPbt,
-    Noise,
-    Pbt,
-    Range,
-    Rules,
-    Tournament,
-    Weights,
-    first_values,
-    make_ranges,
-    make_rules,
-)
+from shoal.evolve.rules import Range, Rules, first_values, make_ranges, make_rules
 from shoal.evolve.select import evolve, first_memory, rungs, share_of
 from shoal.nn.networks import LIVING
 

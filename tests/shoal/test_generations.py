@@ -24,11 +24,14 @@ from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
 from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from shoal.config import config
+from shoal.config import compose
+from shoal.config.schemes import Tournament
+from shoal.config.settings import build
 from shoal.errors import UserError
 from shoal.evolve import rounds as generations
-from shoal.evolve import schemes, winner
+from shoal.evolve import winner
 from shoal.evolve.population import NOBODY, Kind
+from shoal.evolve.rules import Range, Rules
 from shoal.folder import lineage, policies
 from shoal.nn import elastic
 from shoal.report.lineage import curves
@@ -177,7 +180,7 @@ def test_the_winner_computes_as_it_was_trained(folder, tmp_path):
     trained = OmegaConf.to_container(shoal.load(folder).config)
     trained["precision"] = {"activations": "bfloat16", "matmul": "highest"}
     winner.write_winner(tmp_path / "winner.yaml", trained, lineage.winner(shoal.load(folder).lineage))
-    assert config._compose("winner", [], str(tmp_path)).precision == trained["precision"]
+    assert compose.compose("winner", [], str(tmp_path)).precision == trained["precision"]
 
 
 def test_halving_hands_slots_to_fresh_draws(train):
@@ -242,8 +245,8 @@ def toy(scheme, scripts, population=4):
         acting=acting, env=None, steps_per_update=1, num_updates=1,
         init_optimiser=lambda params, hypers: jax.tree.map(jnp.zeros_like, params),
     )  # fmt: skip
-    weights = (1.0, 0.0, 0.0, 0.0, 0.0) if isinstance(scheme, schemes.Tournament) else ()
-    rules = schemes.Rules(scheme, {"lr": schemes.Range(1e-4, 1e-2, True)}, made, population, weights)
+    weights = (1.0, 0.0, 0.0, 0.0, 0.0) if isinstance(scheme, Tournament) else ()
+    rules = Rules(scheme, {"lr": Range(1e-4, 1e-2, True)}, made, population, weights)
     runs, rounds = scripts.shape
 
     def start(key, script, number):
@@ -268,7 +271,7 @@ def test_rounds_of_a_toy(every):
     scripts = np.random.default_rng(0).normal(size=(8, 8))
     scripts[1, 2], scripts[5, 2], scripts[6, 4], scripts[2, 5] = np.nan, 100, np.inf, 100
     scripts[0, 3], scripts[4, 2] = 1e6, -1e6
-    scheme = schemes.Tournament(every=every, elitism=True, size=2)
+    scheme = Tournament(every=every, elitism=True, size=2)
     state, told = toy(scheme, scripts)
     figures = told.metrics
     lost = ~np.isfinite(scripts) | (scripts == 100)
@@ -302,7 +305,7 @@ def test_rounds_of_a_toy(every):
 
 def test_selections_of_a_toy_are_by_luck_of_their_own():
     """Among equals: another draw in every round and in every population, and not the luck of the training."""
-    state, told = toy(schemes.Tournament(elitism=False, size=1), np.zeros((32, 4)), population=16)
+    state, told = toy(Tournament(elitism=False, size=1), np.zeros((32, 4)), population=16)
     drawn = told.parent[1:, :32].reshape(6, 16)
     assert len(np.unique(drawn, axis=0)) == 6
     assert (state.key != state.train.key).any(axis=1).all()
@@ -328,14 +331,14 @@ FILES = {
 def plan_of(module: ModuleType, *words: str) -> runner.Plan:
     """What a file's command line would train, at its smallest."""
     name = Path(str(module.__file__)).stem
-    config._register_schema(module.Config, module.Hypers, name=name)
+    compose.register(module.Config, module.Hypers, name=name)
     small = [
         "env=matrix/climbing", "total_steps=64", "algo.num_envs=4", "algo.rollout_length=8", "seeds=1", "population=4",
         "evolve.rounds=2", "evaluation.episodes=2",
     ]  # fmt: skip
     extra = [word for word in FILES[module] if not word.startswith("env.kwargs")]
-    checked = config.check_overrides([*small, *extra, *words], name, module.Config, module.Hypers, config.CONFIG_DIR)
-    cfg = config._compose(name, checked, config.CONFIG_DIR)
+    checked = compose.check_overrides([*small, *extra, *words], name, module.Config, module.Hypers, compose.CONFIG_DIR)
+    cfg = compose.compose(name, checked, compose.CONFIG_DIR)
     return runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
 
 
@@ -581,9 +584,9 @@ def test_a_mistake_is_one_line(words, answer):
     with pytest.raises(UserError) as error:
         made = ["total_steps=64"]
         name, module = "ippo_ff_mpe", ippo_ff_mpe
-        config._register_schema(module.Config, module.Hypers, name=name)
-        checked = config.check_overrides([*words, *made], name, module.Config, module.Hypers, config.CONFIG_DIR)
-        cfg = config._compose(name, checked, config.CONFIG_DIR)
+        compose.register(module.Config, module.Hypers, name=name)
+        checked = compose.check_overrides([*words, *made], name, module.Config, module.Hypers, compose.CONFIG_DIR)
+        cfg = compose.compose(name, checked, compose.CONFIG_DIR)
         runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
     assert answer in str(error.value)
     assert "\n" not in str(error.value)
@@ -591,7 +594,7 @@ def test_a_mistake_is_one_line(words, answer):
 
 def test_settings_say_what_evolves():
     plan = plan_of(ippo_ff_mpe, "evolve=pbt", "hypers.lr=5e-3", "evolve.hypers={gamma: {min: 0.5, max: 0.9}, lr: null}")
-    assert plan.rules.ranges == {"gamma": schemes.Range(0.5, 0.9, False), "lr": schemes.Range(5e-4, 5e-2, True)}
+    assert plan.rules.ranges == {"gamma": Range(0.5, 0.9, False), "lr": Range(5e-4, 5e-2, True)}
     plan = plan_of(ippo_ff_mpe, "evolve=pbt", "evolve.hypers.clip_eps={min: 0.1, max: 0.3}")
     assert list(plan.rules.ranges) == ["clip_eps"]
     plan = plan_of(ippo_ff_mpe, "evolve=tournament", "evolve.start=random", "population=6", "seeds=2")
@@ -730,8 +733,8 @@ def test_architectures_evolve_and_the_winner_s_is_plain(train):
     network = yaml.safe_load((place / "winner.yaml").read_text())["algo"]["actor"]
     assert network["widths"] == [row[f"actor/width_{layer}"] for layer in range(row["actor/depth"])]
     assert network["activation"] == row["actor/activation"]
-    cfg = config._compose("winner", [], str(place))
-    plain = ippo_ff_mpe.make(config.build(cfg.algo, "algo.", ippo_ff_mpe.Config), envs.make("matrix/climbing"))
+    cfg = compose.compose("winner", [], str(place))
+    plain = ippo_ff_mpe.make(build(cfg.algo, "algo.", ippo_ff_mpe.Config), envs.make("matrix/climbing"))
     policy = jax.eval_shape(lambda: plain.init(jax.random.PRNGKey(0), ippo_ff_mpe.Hypers())).params["actor"]
     layers = [policy["MLP_0"][f"Dense_{layer}"]["kernel"].shape[-1] for layer in range(row["actor/depth"])]
     assert layers == network["widths"]

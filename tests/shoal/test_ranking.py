@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 import shoal
 from shoal.baselines.ippo.ippo_ff_mpe import Hypers
 from shoal.benchmark.train import reached
-from shoal.config.config import Settings, complete
+from shoal.config.settings import Settings, complete
 from shoal.folder.lineage import best_of_populations
 from shoal.folder.records import diverged_runs
 from shoal.report import closing, lineage, page, statistics, summary

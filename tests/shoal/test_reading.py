@@ -18,7 +18,7 @@ from scripts import export as export_script
 from scripts import render as render_script
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.benchmark import plan
-from shoal.config.config import complete, saved_settings
+from shoal.config.settings import complete, saved_settings
 from shoal.envs.host.pettingzoo import own_module
 from shoal.errors import UserError
 from shoal.folder import checkpoint, policies, reading
@@ -37,7 +37,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         words = ["env=matrix/climbing", "sweep.lr=[1e-3,3e-4]", "total_steps=64", "chunks=2"]
         patch.setattr(sys, "argv", [str(SCRIPT), *SMALL, *words, f"run.dir={folder}"])
-        from shoal.config.config import main
+        from shoal.cli import main
 
         main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
     return folder

@@ -8,11 +8,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from shoal import envs
-from shoal.config import config
+from shoal.config import compose
+from shoal.config.settings import build, check_settings
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "config" / "recipes"
-ALGORITHMS = config.algorithms()
+ALGORITHMS = compose.algorithms()
 FOLDERS = {file.split("/")[1]: file.split("/")[0] for file in ALGORITHMS.values()}
 RECIPES = sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.glob("*/*/*.yaml"))
 
@@ -20,9 +21,9 @@ RECIPES = sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDE
 def composed(file: str, *words: str):
     """The configuration of an algorithm file, checked."""
     module = import_module(f"shoal.baselines.{FOLDERS[file]}.{file}")
-    config._register_schema(module.Config, module.Hypers, name=file)
-    cfg = config._compose(file, list(words), config.CONFIG_DIR)
-    config.check_settings(cfg, module.Config, module.Hypers)
+    compose.register(module.Config, module.Hypers, name=file)
+    cfg = compose.compose(file, list(words), compose.CONFIG_DIR)
+    check_settings(cfg, module.Config, module.Hypers)
     return module, cfg
 
 
@@ -36,7 +37,7 @@ def test_a_recipe_is_chosen_by_its_environment(recipe):
     _, plain = composed(file, *words)
     assert cfg != plain or env == plain.env.name
     made = envs.make(cfg.env.name, **cfg.env.kwargs)
-    module.make(config.build(cfg.algo, "algo.", module.Config), made)  # and it fits the environment
+    module.make(build(cfg.algo, "algo.", module.Config), made)  # and it fits the environment
 
 
 def test_the_command_line_goes_over_a_recipe():
@@ -84,7 +85,7 @@ def test_a_named_algorithm_is_a_yaml_over_its_file(name):
     assert NAMED.get(name, {}).items() <= dict(cfg.algo).items()
     assert NUMBERS.get(name, {}).items() <= dict(cfg.hypers).items()
     made = envs.make(cfg.env.name, **cfg.env.kwargs)
-    module.make(config.build(cfg.algo, "algo.", module.Config), made)
+    module.make(build(cfg.algo, "algo.", module.Config), made)
 
 
 def test_every_algorithm_that_the_issue_names_is_there():

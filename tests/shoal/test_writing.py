@@ -37,7 +37,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(SCRIPT), *SMALL, *TINY, f"run.dir={folder}"])
         from shoal.baselines.ippo import ippo_ff_mpe as ippo
-        from shoal.config.config import main
+        from shoal.cli import main
 
         main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
     return folder

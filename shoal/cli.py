@@ -1,0 +1,107 @@
+"""The command line of an algorithm file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra import main as hydra_main
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from shoal.config.compose import CONFIG_DIR, SEARCH, check_overrides, chosen_recipe, register
+from shoal.config.files import import_file
+from shoal.config.words import fail, one_line, pasted
+from shoal.errors import UserError
+
+if TYPE_CHECKING:
+    from shoal.run.callbacks import Callback
+
+
+class Job:
+    """What Hydra runs. A launcher pickles it: what an algorithm file defines is then found by importing it again.
+
+    Pickled by value, as things of a script would be, its classes are no longer those that JAX knows.
+    """
+
+    def __init__(self, make: Callable, config_type: type, hypers_type: type, callbacks: Sequence[Callback | Callable]):
+        self.parts, self.callbacks = (make, config_type, hypers_type), callbacks
+        self.begun = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        file = str(Path(sys.modules[self.parts[0].__module__].__file__ or "").absolute())
+        return {"file": file, "names": [part.__name__ for part in self.parts], "callbacks": self.callbacks}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        module = import_file(state["file"])
+        make, config_type, hypers_type = (getattr(module, name) for name in state["names"])
+        self.parts, self.callbacks = (make, config_type, hypers_type), state["callbacks"]
+        self.begun = False
+
+    def __call__(self, cfg: DictConfig) -> None:
+        import jax
+
+        from shoal.run import hosts, progress, runner, sharding
+
+        self.begun = True
+        sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
+        multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+        folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
+        try:
+            overrides = list(HydraConfig.get().overrides.task)
+            with progress.guarded():
+                runner.run(*self.parts, cfg, folder, overrides, self.callbacks)
+        except UserError as error:
+            fail(error)
+        except runner.Stopped:
+            sys.exit(runner.GO_ON)
+        except KeyboardInterrupt:
+            where = folder or cfg.resume or cfg.run.dir
+            print(
+                f"stopped at once; {pasted('resume', where)} goes on from the last checkpoint, if there is one",
+                file=sys.stderr,
+            )
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(128 + signal.SIGINT)  # an ordinary end would wait for the chunk under way
+        except jax.errors.JaxRuntimeError as error:
+            if hosts.count() == 1:
+                raise
+            hosts.give_up(error)
+
+
+def main(
+    make: Callable, config_type: type, hypers_type: type, recipe: str, callbacks: Sequence[Callback | Callable] = ()
+) -> None:
+    """The command line of an algorithm file: compose the recipe, check it, train.
+
+    ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
+    so that a copied file can have a recipe of its own. ``callbacks`` go before those of the command line.
+    """
+    script = Path(sys.argv[0]).absolute()
+    config_dir = CONFIG_DIR
+    if script.with_suffix(".yaml").exists():
+        recipe, config_dir = script.stem, str(script.parent)
+    argv, chosen = chosen_recipe(sys.argv[1:])
+    recipe, config_dir = chosen.get("name", recipe), chosen.get("dir", config_dir)
+    try:
+        register(config_type, hypers_type, name=script.stem)
+        argv = check_overrides(argv, recipe, config_type, hypers_type, config_dir)
+    except UserError as error:
+        fail(error)
+    sys.argv[1:] = [*argv, SEARCH]
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    job = Job(make, config_type, hypers_type, callbacks)
+    try:
+        hydra_main(version_base="1.3", config_path=config_dir, config_name=recipe)(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        if job.begun:  # it is a fault of the training, or of a callback
+            raise
+        fail(one_line(error, argv))

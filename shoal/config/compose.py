@@ -1,0 +1,260 @@
+"""Composing a configuration with Hydra: an algorithm file's recipe, and the words of a command line over it.
+
+A mistake is answered by one line that names the field, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import hydra
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from shoal import envs
+from shoal.config.schemes import SCHEMES
+from shoal.config.settings import LOGGERS, EnvChoice, Logger, check_settings, settings_schema
+from shoal.config.words import as_text, nearest, one_line, readable, unknown
+from shoal.errors import UserError
+
+CONFIG_DIR = str((Path(__file__).parent.parent / "recipes").resolve())
+SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
+OPEN = ("env.kwargs.", "evolve.hypers.")  # settings with names of their own
+PATHS = ("run.dir", "resume")  # which may have any letters, also those of Hydra's grammar
+GROUPS = ("env", "logger", "algorithm", "evolve", "launcher")  # what is chosen by a name
+LAUNCHERS = ("slurm", "local")  # config/launcher
+FLAGS_WITH_VALUE: dict[str, tuple[str, ...]] = {  # Hydra's own, such as `--cfg job`; () for anything
+    "--cfg": ("job", "hydra", "all"),
+    "--package": (),
+    "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+}
+SHORT = {"-c": "--cfg", "-p": "--package", "-i": "--info", "-m": "--multirun", "-r": "--run", "-h": "--help"}
+FLAGS = ("--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun", "--shell-completion")
+RECIPE_FLAGS = {"--config-name": "name", "-cn": "name", "--config-dir": "dir", "-cd": "dir"}
+MOST_JOBS = 10_000  # of a multirun
+
+
+def register(config_type: type, hypers_type: type, name: str) -> None:
+    """Tell Hydra of the schema and of every registered environment and logger."""
+    OmegaConf.register_new_resolver("slug", lambda name: name.replace("/", "."), replace=True)
+    schema = settings_schema(config_type, hypers_type, name)
+    store = ConfigStore.instance()
+    store.store(name="schema", node=schema)
+    for name in envs.list():
+        family, task = name.split("/")
+        store.store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
+    for name, scheme in SCHEMES.items():
+        store.store(group="evolve", name=name, node=scheme)
+    for name in LOGGERS:
+        store.store(group="logger", name=name, node=Logger(name=name))
+
+
+def compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
+    for name in (word.removeprefix("env=") for word in overrides if word.startswith("env=")):
+        if envs.canonical(name) == name and name not in envs.list():  # of a family that has no list
+            family, task = name.split("/")
+            ConfigStore.instance().store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
+    with initialize_config_dir(version_base="1.3", config_dir=config_dir):
+        return hydra.compose(recipe, [*overrides, SEARCH])
+
+
+def _known_keys(node: Any, prefix: str = "") -> set[str]:
+    keys = set()
+    if isinstance(node, DictConfig):
+        for name in map(str, node):
+            keys |= {prefix + name} | _known_keys(node._get_node(name), f"{prefix}{name}.")
+    return keys
+
+
+def _flags(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Hydra's flags with their values, and all other words."""
+    flags, words, rest = [], [], iter(argv)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        name = SHORT.get(name, name)
+        if not word.startswith("-"):
+            words.append(word)
+        elif name in FLAGS_WITH_VALUE:
+            value = value if equals else next(rest, "")
+            if value not in (FLAGS_WITH_VALUE[name] or (value,)):
+                raise UserError(f"{name} {value}: must be one of {', '.join(FLAGS_WITH_VALUE[name])}")
+            flags += [word] if equals else [word, value]
+        elif word in (*FLAGS, *SHORT):
+            flags.append(word)
+        else:
+            raise unknown(word, (*FLAGS, *FLAGS_WITH_VALUE, *RECIPE_FLAGS, *SHORT))
+    return flags, words
+
+
+def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type: type, config_dir: str) -> list[str]:
+    """The command line as Hydra shall see it, after every mistake in it has been answered by a :class:`UserError`."""
+    readable(argv)
+    flags, words = _flags(argv)
+    kinds = {SHORT.get(flag, flag).partition("=")[0] for flag in flags}
+    words = [_canonical(word) for word in words]
+    evolve = [word.removeprefix("evolve=") for word in words if word.startswith("evolve=")]
+    schemes = [f"evolve={name.strip()}" for names in evolve for name in names.split(",")]
+    _check_groups(schemes, "")
+    try:  # a scheme of evolution has settings of its own; a multirun may have several
+        recipes = [compose(recipe, scheme, config_dir) for scheme in ([[name] for name in schemes] or [[]])]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_misfit(recipe, config_dir, error)) from error
+    defaults, known = recipes[0], set().union(*map(_known_keys, recipes))
+    checked, singles, variants = [], [], []
+    goes_on = any(word.startswith("resume=") and word != "resume=auto" for word in words)
+    for word in words:
+        if goes_on and not schemes and word.startswith(("evolve.", "population=")):
+            raise UserError(f"{word}: a resumed training cannot change this; start a new one instead")
+        name = word.partition("=")[0]
+        if name in PATHS and "--multirun" not in kinds:
+            word = as_text(word)
+        override = parsed(word)
+        if name == "env.kwargs" or word.startswith(OPEN):
+            word = f"++{word}"
+        key = override.key_or_group
+        _check_key(key, known, hypers_type)
+        if override.package is not None or (override.is_delete() and not key.startswith(("hydra", *OPEN))):
+            raise UserError(f"{word}: cannot be taken away or renamed; {key}=<value> changes it")
+        checked.append(word)
+        if key == "launcher" and not {"--multirun", "--cfg"} & kinds:
+            raise UserError(f"{word}: launches the jobs of a multirun (-m); without one, leave it out")
+        if override.is_sweep_override():
+            if "--multirun" not in kinds:
+                raise UserError(f"{word}: several values of one setting need -m (Hydra's multirun)")
+            options = _options(word, override)
+            singles.append(options[0])
+            variants += [(len(singles) - 1, option) for option in options[1:]]
+        else:
+            singles.append(word)
+    for position, option in [(None, ""), *variants]:
+        trial = [option if i == position else word for i, word in enumerate(singles)]
+        _check_groups(trial, defaults.file)
+        try:
+            cfg = compose(recipe, trial, config_dir)
+        except Exception as error:  # Hydra answers some words with errors of any kind
+            raise UserError(one_line(error, trial)) from error
+        try:
+            check_settings(cfg, config_type, hypers_type)
+        except OmegaConfBaseException as error:
+            raise UserError(one_line(error, trial)) from error
+    return flags + checked
+
+
+def parsed(word: str) -> Override:
+    """A word of the command line as Hydra's grammar reads it."""
+    try:
+        return OverridesParser.create().parse_overrides([word])[0]
+    except Exception as error:  # Hydra's grammar has functions, which may be given anything
+        raise UserError(f"{word or repr(word)}: cannot be read; write name=value, lists as [a,b]") from error
+
+
+def _options(word: str, override: Override) -> list[str]:
+    """The single settings that a word with several values stands for."""
+    try:
+        values = list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+    except Exception as error:  # Hydra's grammar has more kinds of sweeps than a multirun can launch
+        raise UserError(f"{word}: cannot be read; write name=a,b") from error
+    if not 0 < len(values) <= MOST_JOBS:
+        raise UserError(f"{word}: must be between 1 and {MOST_JOBS} values")
+    return [f"{override.key_or_group}={value}" for value in values]
+
+
+def _canonical(word: str) -> str:
+    """A word for a group without Hydra's ``+``, and names of environments in their one spelling.
+
+    Recipes and folders go by that spelling.
+    """
+    key, _, value = word.partition("=")
+    if key.lstrip("+") in GROUPS:
+        key, word = key.lstrip("+"), word.lstrip("+")
+    if key != "env":
+        return word
+    return f"env={','.join(envs.canonical(name) or name for name in value.split(','))}"
+
+
+def _check_key(key: str, known: set[str], hypers_type: type) -> None:
+    if key.startswith(("hydra.", "hydra/", *OPEN)) or key in known or key in GROUPS:
+        return
+    parent, _, leaf = key.rpartition(".")
+    static = sorted(k for k in known if k.startswith("algo.") and k.endswith(f".{leaf}"))
+    if parent == "sweep" and static:
+        raise UserError(
+            f"{key}: {leaf} is fixed when the program is compiled; sweep it with Hydra's multirun: -m {static[0]}=a,b"
+        )
+    siblings = sorted(k for k in known if k.rpartition(".")[0] == parent) or sorted(k for k in known if "." not in k)
+    same = [k for k in sorted(known) if k.endswith(f".{leaf}")][:1]
+    hint = nearest(key, known) or (f"did you mean {same[0]}? " if same else "")
+    raise UserError(
+        f"{key}: no such setting; {hint}{parent or 'top level'} has {', '.join(s.split('.')[-1] for s in siblings)}"
+    )
+
+
+def algorithms() -> dict[str, str]:
+    """The named algorithms, each with its file: ``{"vdn": "qmix/qmix_rnn_mpe", ...}``."""
+    folder = Path(CONFIG_DIR) / "algorithm"
+    return {path.stem: str(OmegaConf.load(path).file) for path in sorted(folder.glob("*.yaml"))}
+
+
+def composed(algorithm: str, words: list[str]) -> tuple[ModuleType, DictConfig]:
+    """The file of a named algorithm and its configuration, checked as the command line's."""
+    file = algorithms()[algorithm]
+    module = importlib.import_module(f"shoal.baselines.{file.replace('/', '.')}")
+    recipe, words = Path(file).name, [f"algorithm={algorithm}", *words]
+    register(module.Config, module.Hypers, name=recipe)
+    checked = check_overrides(words, recipe, module.Config, module.Hypers, CONFIG_DIR)
+    return module, compose(recipe, checked, CONFIG_DIR)
+
+
+def _check_groups(words: list[str], file: str) -> None:
+    """Names of algorithms, environments and loggers: Hydra's own message for these lists the whole search path."""
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "algorithm" and algorithms().get(value) != file:
+            known = algorithms()
+            here = ", ".join(name for name, other in known.items() if other == file) or "no named algorithms"
+            where = f"; python -m shoal {value} runs that" if value in known else ""
+            raise UserError(f"algorithm={value}: this file has {here}{where}")
+        if key == "env" and envs.canonical(value) is None:
+            envs.make(value)  # raises, with the nearest names
+        for group, names in (("logger", LOGGERS), ("evolve", tuple(SCHEMES))):
+            if key == group and value not in names:
+                raise UserError(f"{group}={value}: must be one of {', '.join(names)}")
+        if key == "launcher":
+            if value not in LAUNCHERS:
+                raise UserError(f"launcher={value}: must be one of {', '.join(LAUNCHERS)}")
+            if importlib.util.find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+                raise UserError(f"launcher={value}: needs hydra-submitit-launcher; pip install -e '.[launchers]'")
+
+
+def _misfit(recipe: str, config_dir: str, error: Exception) -> str:
+    """Why a recipe cannot be composed: it is not there, or was made for another file."""
+    path = Path(config_dir) / f"{recipe.removesuffix('.yaml')}.yaml"
+    if not path.exists():
+        return f"--config-name {recipe}: no {path.name} in {config_dir}"
+    lines = str(error).splitlines()
+    reason = " ".join(lines[:2]) if lines[0].endswith(":") else one_line(error)
+    return f"{path}: is no recipe for this file ({reason})"
+
+
+def chosen_recipe(argv: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command line without Hydra's ``--config-name`` and ``--config-dir``, and what these say."""
+    rest, chosen = [], {}
+    words = iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in RECIPE_FLAGS:
+            value = value if equals else next(words, "")
+            chosen[RECIPE_FLAGS[flag]] = str(Path(value).absolute()) if RECIPE_FLAGS[flag] == "dir" else value
+        else:
+            rest.append(word)
+    return rest, chosen
