@@ -2,9 +2,11 @@
 
     python tools/soak.py                 # all; results/soak.json
     python tools/soak.py --only qmix     # one file; the record keeps the others
+    python tools/soak.py --only recipe --steps 1.5e5
 
 Each file has the smallest buffer that it takes and an odd one, uniform and prioritised. After every chunk of a trial
-the whole training state must be finite, replay and environments too.
+the whole training state must be finite, replay and environments too. ``recipe`` is MADDPG with the sizes that it ships
+with, a training in which flashbax's sum tree made NaN of the parameters.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ import jax
 import jax.numpy as jnp
 
 from shoal import envs
+from shoal.algorithm import Algorithm
 from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.config.config import build, composed
 from shoal.config.words import Parser
 from shoal.nn.models import Model
 from shoal.rl import replay
@@ -37,11 +41,14 @@ from shoal.run.runner import RUN_LONG
 RECORD = Path(__file__).parent.parent / "results" / "soak.json"
 FILES: dict[str, ModuleType] = {
     "maddpg": maddpg_ff_mpe,
+    "matd3": maddpg_ff_mpe,
     "masac": masac_ff_vmas,
     "qmix": qmix_rnn_mpe,
     "pqn": pqn_rnn_smax,
 }
-CONTINUOUS = ("maddpg", "masac")
+SWITCHES: dict[str, dict[str, Any]] = {"matd3": {"twin": True, "policy_delay": 2}}
+NUMBERS: dict[str, dict[str, float]] = {"matd3": {"target_noise": 0.2}}
+CONTINUOUS = ("maddpg", "matd3", "masac")
 SEEDS = 2
 BUFFERS = {"smallest": 256, "odd": 5003}  # environment steps; an update adds 256 of them
 SIZES = {
@@ -53,6 +60,7 @@ SIZES = {
     "epochs": 1,
     "minibatches": 2,
 }
+RECIPE = ("env=mpe/simple", "algo.replay=prioritised", "algo.buffer_size=20000", "seeds=4")  # of maddpg
 CHUNKS = 20
 WARM = 5  # chunks until memory may no longer grow
 MOST_GROWTH = 8e6  # bytes, of the process over all chunks after these
@@ -77,6 +85,7 @@ def trials() -> Iterator[Trial]:
             yield Trial(file, "", "")
         else:
             yield from (Trial(file, kind, buffer) for kind in replay.KINDS for buffer in BUFFERS)
+    yield Trial("recipe", "", "")
 
 
 def settings(trial: Trial, steps: float) -> Any:
@@ -88,7 +97,7 @@ def settings(trial: Trial, steps: float) -> Any:
         for name, value in fields.items()
         if isinstance(value, Model)
     }
-    sizes = SIZES | {"total_steps": steps}
+    sizes = SIZES | {"total_steps": steps} | SWITCHES.get(trial.file, {})
     if trial.kind:
         sizes |= {"replay": trial.kind, "buffer_size": BUFFERS[trial.buffer]}
     if trial.file == "qmix":
@@ -102,11 +111,20 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def soak(trial: Trial, steps: float, chunks: int) -> dict[str, Any]:
-    """Train ``SEEDS`` runs side by side for about ``steps`` each; what came of it."""
+def prepared(trial: Trial, steps: float) -> tuple[Algorithm, Any, int]:
+    """The algorithm of a trial, its hyperparameters, and how many runs it trains."""
+    if trial.file == "recipe":
+        module, cfg = composed("maddpg", [*RECIPE, f"total_steps={steps}"])
+        config, hypers = build(cfg.algo, "algo.", module.Config), build(cfg.hypers, "hypers.", module.Hypers)
+        return module.make(config, envs.make(cfg.env.name)), hypers, cfg.seeds
     module = FILES[trial.file]
     env = envs.make("mpe/simple", **({"continuous": True} if trial.file in CONTINUOUS else {}))
-    algorithm, hypers = module.make(settings(trial, steps), env), module.Hypers()
+    return module.make(settings(trial, steps), env), module.Hypers(**NUMBERS.get(trial.file, {})), SEEDS
+
+
+def soak(trial: Trial, steps: float, chunks: int) -> dict[str, Any]:
+    """Train the runs of a trial side by side for about ``steps`` each; what came of it."""
+    algorithm, hypers, seeds = prepared(trial, steps)
     updates = -(-algorithm.num_updates // chunks)
 
     def chunk(state: Any) -> tuple[Any, dict[str, Any], Any]:
@@ -117,7 +135,7 @@ def soak(trial: Trial, steps: float, chunks: int) -> dict[str, Any]:
 
     begin = time.perf_counter()
     state = jax.jit(partial(jax.lax.map, lambda key: algorithm.init(key, hypers)))(
-        jax.random.split(jax.random.PRNGKey(0), SEEDS)
+        jax.random.split(jax.random.PRNGKey(0), seeds)
     )
     run = jax.jit(jax.vmap(chunk), donate_argnums=0).lower(state).compile(RUN_LONG)
     history, memory = [], []
@@ -130,8 +148,8 @@ def soak(trial: Trial, steps: float, chunks: int) -> dict[str, Any]:
     return {
         "steps": chunks * updates * algorithm.steps_per_update,
         "updates": chunks * updates,
-        "seeds": list(range(SEEDS)),
-        "buffer_size": BUFFERS.get(trial.buffer),
+        "seeds": list(range(seeds)),
+        **({"words": ["maddpg", *RECIPE]} if trial.file == "recipe" else {"buffer_size": BUFFERS.get(trial.buffer)}),
         "finite": True,
         "returns": [history[0]["episode_return"], history[-1]["episode_return"]],
         "memory_bytes": memory,
@@ -154,7 +172,9 @@ def processor() -> str:
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--only", choices=list(FILES), action="append", help="these files; the record keeps the others")
+    parser.add_argument(
+        "--only", choices=[*FILES, "recipe"], action="append", help="these files; the record keeps the others"
+    )
     parser.add_argument("--steps", type=float, default=1e6, help="environment steps of each run")
     parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import jax
 import numpy as np
 import pytest
 
@@ -13,7 +16,19 @@ def test_a_trial_of_two_updates():
     found = soak.soak(trial, steps=512, chunks=2)
     assert found["updates"] == 2 and found["steps"] == 512 and found["finite"]
     assert len(found["memory_bytes"]) == 2 and found["memory_growth_bytes"] == 0
-    assert {t.name for t in soak.trials()} >= {trial.name, "qmix uniform smallest", "pqn"}
+    assert {t.name for t in soak.trials()} >= {trial.name, "matd3 prioritised odd", "pqn", "recipe"}
+
+
+def test_matd3_has_two_critics_and_the_recipe_its_replay():
+    def shapes(trial: soak.Trial):
+        algorithm, hypers, runs = soak.prepared(trial, steps=512)
+        state = jax.eval_shape(lambda key: algorithm.init(key, hypers), jax.random.PRNGKey(0))
+        return [leaf.shape for leaf in jax.tree.leaves(state)], runs
+
+    twins, one = (shapes(soak.Trial(file, "uniform", "odd"))[0] for file in ("matd3", "maddpg"))
+    assert sum(map(math.prod, twins)) > sum(map(math.prod, one))
+    recipe, runs = shapes(soak.Trial("recipe", "", ""))
+    assert runs == 4 and (20_000,) in recipe  # 625 rows of 32 priorities
 
 
 @pytest.mark.thorough
