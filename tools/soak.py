@@ -32,7 +32,8 @@ from shoal.algorithm import Algorithm
 from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
-from shoal.config.config import build, composed
+from shoal.config.compose import composed
+from shoal.config.settings import build
 from shoal.config.words import Parser
 from shoal.nn.models import Model
 from shoal.rl import replay
