@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.folder import writing
 from shoal.folder.records import RETURN
+from shoal.report import canvas
 from shoal.report.statistics import bootstrap, iqm, rank
 
 if TYPE_CHECKING:
@@ -44,17 +43,14 @@ def draw(
     objective: str = RETURN,
 ) -> None:
     """``curves.png``: a line per sweep point (the :data:`SHOWN` best), IQM and 95 % band over its seeds that live."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib import colormaps
 
     steps, means = curves(evaluations, runs, objective)
     if not len(steps):
         return
     order = _ranking(means, runs, diverged)
-    figure, axes = plt.subplots(figsize=(8, 4.8), dpi=150)
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.85, min(len(order), SHOWN)))
+    figure, axes = canvas.subplots(figsize=(8, 4.8), dpi=150)
+    colours = colormaps["viridis"](np.linspace(0, 0.85, min(len(order), SHOWN)))
     for colour, point in zip(colours, order, strict=False):
         mask = runs.point == point
         values = _living(means, mask, diverged)
@@ -78,10 +74,7 @@ def draw(
     note = "IQM, 95 % bootstrap interval" + (", without runs that diverged" if diverged.any() else "")
     axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
     figure.tight_layout()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    plt.close(figure)
-    writing.write(path, picture.getvalue())
+    canvas.save(figure, path)
 
 
 def words(metric: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.folder import writing
+from shoal.report import canvas
 from shoal.report.summary import Json
 
 # Told apart also by readers who see few colours; from the seventh on lines are dashed.
@@ -35,22 +35,16 @@ STYLE: dict[Any, Any] = {
 
 def save(data: Json, folder: Path) -> list[Path]:
     """Draw everything into ``folder``."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib import rc_context
 
     writing.make_folder(folder)
     written = []
-    with matplotlib.rc_context(STYLE):
+    with rc_context(STYLE):
         for name, figure in _every(data):
             for path in (folder / f"{name}.png", folder / f"{name}.svg"):
                 stamp: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-                picture = io.BytesIO()
-                figure.savefig(picture, format=path.suffix[1:], dpi=150, metadata=stamp)
-                writing.write(path, picture.getvalue())
+                canvas.save(figure, path, dpi=150, metadata=stamp)
                 written.append(path)
-            plt.close(figure)
     return written
 
 
@@ -106,9 +100,8 @@ def _curve(axes: Any, data: Json, one: Json) -> None:
 
 
 def _efficiency(data: Json, together: Json, scale: str) -> Any:
-    import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6.4, 3.9))
+    figure, axes = canvas.subplots(figsize=(6.4, 3.9))
     for one in together["efficiency"]:
         _curve(axes, data, one)
     axes.set(
@@ -120,9 +113,8 @@ def _efficiency(data: Json, together: Json, scale: str) -> Any:
 
 
 def _profiles(data: Json, together: Json) -> Any:
-    import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(5.2, 3.9))
+    figure, axes = canvas.subplots(figsize=(5.2, 3.9))
     for one in together["profiles"]:
         _curve(axes, data, one)
     axes.set(
@@ -140,12 +132,11 @@ def _interval(axes: Any, row: int, estimate: list[float], number: int) -> None:
 
 
 def _aggregates(data: Json, together: Json, scale: str) -> Any:
-    import matplotlib.pyplot as plt
 
     rows = together["aggregates"]
     names = list(rows[0]["values"])
     height = 1.3 + 0.34 * len(rows)
-    figure, panels = plt.subplots(1, len(names), figsize=(9.5, height), sharey=True)
+    figure, panels = canvas.subplots(1, len(names), figsize=(9.5, height), sharey=True)
     for axes, name in zip(panels, names, strict=True):
         for position, row in enumerate(rows):
             _interval(axes, position, row["values"][name], row["algorithm"])
@@ -159,12 +150,11 @@ def _aggregates(data: Json, together: Json, scale: str) -> Any:
 
 
 def _improvement(data: Json, together: Json) -> Any:
-    import matplotlib.pyplot as plt
 
     rows = together["improvement"]
     if len(rows) > PAIRS:  # the best with each other
         rows = [row for row in rows if row["x"] == rows[0]["x"]]
-    figure, axes = plt.subplots(figsize=(6, 1.2 + 0.32 * len(rows)))
+    figure, axes = canvas.subplots(figsize=(6, 1.2 + 0.32 * len(rows)))
     for position, row in enumerate(rows):
         _interval(axes, position, row["p"], row["x"])
     axes.axvline(0.5, color="0.4", linestyle=":", linewidth=1)
@@ -180,12 +170,11 @@ def _improvement(data: Json, together: Json) -> Any:
 
 
 def _tasks(data: Json, block: Json, single: bool) -> Any:
-    import matplotlib.pyplot as plt
 
     tasks = block["tasks"]
     columns = min(3, len(tasks))
     rows = -(-len(tasks) // columns)
-    figure, grid = plt.subplots(rows, columns, figsize=(max(5.6, 3.8 * columns), 2.9 * rows), squeeze=False)
+    figure, grid = canvas.subplots(rows, columns, figsize=(max(5.6, 3.8 * columns), 2.9 * rows), squeeze=False)
     for axes in grid.flat[len(tasks) :]:
         axes.set_visible(False)
     for axes, task in zip(grid.flat, tasks, strict=False):
@@ -213,7 +202,6 @@ def _tasks(data: Json, block: Json, single: bool) -> Any:
 
 
 def _sensitivity(one: Json, scale: str) -> Any:
-    import matplotlib.pyplot as plt
 
     names, points = one["names"], one["points"]
     levels = [
@@ -221,7 +209,7 @@ def _sensitivity(one: Json, scale: str) -> Any:
         for i in range(len(names))
     ]
     scores = np.array([point["score"][0] for point in points])
-    figure, axes = plt.subplots(figsize=(5.6, 3.6))
+    figure, axes = canvas.subplots(figsize=(5.6, 3.6))
     axes.set_title(_short(f"{one['algorithm']} on {one['task']}", 60))
     if len(names) == 1:
         at = [levels[0].index(point["values"][0]) for point in points]
@@ -253,7 +241,8 @@ def _level(value: Any) -> str:
 def _parallel(
     axes: Any, names: list[str], levels: list[list], points: list[Json], scores: np.ndarray, scale: str
 ) -> None:
-    import matplotlib.pyplot as plt
+
+    from matplotlib import colormaps
 
     share = (scores - scores.min()) / (np.ptp(scores) or 1.0)
     columns = []
@@ -268,7 +257,7 @@ def _parallel(
         columns.append((numbers - numbers.min()) / (np.ptp(numbers) or 1.0))
     columns.append(share)
     for position in np.argsort(share):
-        colour = plt.get_cmap("Blues")(0.2 + 0.8 * share[position])
+        colour = colormaps["Blues"](0.2 + 0.8 * share[position])
         axes.plot([column[position] for column in columns], color=colour, linewidth=0.8 + share[position])
     ends = [f"{name}\n{_level(values[0])} to {_level(values[-1])}" for name, values in zip(names, levels, strict=True)]
     axes.set_xticks(
@@ -278,11 +267,10 @@ def _parallel(
 
 
 def _speed(data: Json) -> Any:
-    import matplotlib.pyplot as plt
     from matplotlib.ticker import EngFormatter
 
     rows = [row for row in data["speed"] if row["rate"]][:24]
-    figure, axes = plt.subplots(figsize=(7, 1.0 + 0.28 * len(rows)))
+    figure, axes = canvas.subplots(figsize=(7, 1.0 + 0.28 * len(rows)))
     for position, row in enumerate(rows):
         known = row["algorithm"] in data["algorithms"]
         colour = COLOURS[data["algorithms"].index(row["algorithm"]) % len(COLOURS)] if known else "#8e99a6"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.evolve.winner import WINNER, write_winner
-from shoal.folder import writing
 from shoal.folder.lineage import ancestry, best_of_populations, evolved, read, winner
 from shoal.folder.marl_eval import write_evaluations
 from shoal.folder.records import RETURN
+from shoal.report import canvas
 from shoal.report.closing import others, words
 from shoal.report.statistics import bootstrap, iqm
 
@@ -58,11 +57,10 @@ def draw_curves(
     path: Path, entries: Sequence[dict[str, Any]], members: int, title: str, objective: str = RETURN
 ) -> None:
     """``curves.png``: the best and the mean of the populations, IQM and 95 % band over them, and each one thin."""
-    plt = _pyplot()
     steps, returns = curves(entries, members, objective)
     if not len(steps):
         return
-    figure_, axes = plt.subplots(figsize=(8, 4.8), dpi=150)
+    figure, axes = canvas.subplots(figsize=(8, 4.8), dpi=150)
     for (name, values), colour in zip(_reduced(returns).items(), ("#31688e", "#f08a24"), strict=True):
         if not len(values):
             continue
@@ -81,7 +79,7 @@ def draw_curves(
     note = f"IQM over {len(returns)} populations of {members} members{lost}, 95 % bootstrap interval; thin: each one"
     note += "; means are of members that live" if not np.isfinite(returns[living]).all() else ""
     axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
-    _save(figure_, path)
+    canvas.save(figure, path)
 
 
 def closing_table(entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN) -> list[list[str]]:
@@ -135,7 +133,10 @@ def _last(entries: Sequence[dict[str, Any]], members: int, objective: str, metri
 
 def draw(path: Path, table: pd.DataFrame, title: str) -> None:
     """``lineage.png``: hyperparameters over the rounds, and the family tree of the winner's population."""
-    plt = _pyplot()
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.ticker import MaxNLocator
+
     first = winner(table)
     line = ancestry(table, first)
     own = table[table["population"] == first["population"]].copy()
@@ -143,12 +144,12 @@ def draw(path: Path, table: pd.DataFrame, title: str) -> None:
     names = sorted(names, key=lambda name: own[name].nunique() == 1)[:PANELS]  # what has changed, above all
     finite = own["fitness"][np.isfinite(own["fitness"])]
     low, high = (finite.quantile(0.05), finite.quantile(0.95)) if len(finite) else (0.0, 1.0)
-    shades = plt.Normalize(low, high if high > low else low + 1.0)
-    figure_ = plt.figure(figsize=(13, max(5.0, 1.7 * len(names))), dpi=130, layout="constrained")
-    grid = figure_.add_gridspec(max(1, len(names)), 2, width_ratios=(1, 1.3))
+    shades = Normalize(low, high if high > low else low + 1.0)
+    figure = canvas.figure(figsize=(13, max(5.0, 1.7 * len(names))), dpi=130, layout="constrained")
+    grid = figure.add_gridspec(max(1, len(names)), 2, width_ratios=(1, 1.3))
     bounded = own["fitness"].clip(lower=low)
     for index, name in enumerate(names):
-        axes = figure_.add_subplot(grid[index, 0])
+        axes = figure.add_subplot(grid[index, 0])
         jitter = (own["member"] / max(1, own["member"].max()) - 0.5) * 0.6
         axes.scatter(own["round"] + jitter, own[name], c=bounded, norm=shades, cmap="viridis", s=9, linewidths=0)
         axes.plot(line["round"], line[name], color="#d62728", linewidth=1.5)
@@ -161,14 +162,14 @@ def draw(path: Path, table: pd.DataFrame, title: str) -> None:
             axes.set_title("hyperparameters; red: the winner's line", fontsize=10)
         if index + 1 == len(names):
             axes.set_xlabel("round")
-    _draw_tree(figure_.add_subplot(grid[:, 1]), own, line, shades, bounded)
+    _draw_tree(figure.add_subplot(grid[:, 1]), own, line, shades, bounded)
     who = f"in which member {first['member']} won" if np.isfinite(first["fitness"]) else "in which nobody was left"
-    figure_.suptitle(f"{title}: population {first['population']}, {who}", fontsize=11)
-    bar = figure_.colorbar(plt.cm.ScalarMappable(shades, "viridis"), ax=figure_.axes, shrink=0.6, pad=0.01)
+    figure.suptitle(f"{title}: population {first['population']}, {who}", fontsize=11)
+    bar = figure.colorbar(ScalarMappable(shades, "viridis"), ax=figure.axes, shrink=0.6, pad=0.01)
     bar.set_label("fitness")
-    for axes in figure_.axes[:-1]:
-        axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-    _save(figure_, path)
+    for axes in figure.axes[:-1]:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    canvas.save(figure, path)
 
 
 def _draw_tree(axes: Any, own: pd.DataFrame, line: pd.DataFrame, shades: Any, bounded: pd.Series) -> None:
@@ -216,19 +217,3 @@ def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, An
             write_winner(folder / WINNER, config, winner(table))
         else:
             (folder / WINNER).unlink(missing_ok=True)  # of a shorter training
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def _save(figure_: Any, path: Path) -> None:
-    picture = io.BytesIO()
-    figure_.savefig(picture, format="png")
-    _pyplot().close(figure_)
-    writing.write(path, picture.getvalue())
