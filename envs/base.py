@@ -115,6 +115,7 @@ class Env:
     horizon: int  # steps after which an episode is truncated
     terminates: bool = True  # whether an episode can end before its horizon
     mortal: bool = True  # whether an agent can die before its episode ends
+    checked: bool = False  # whether tests check what it returns, so that no training needs to (envs.check)
     pool: Any = None  # the processes of the host that step it (envs.pool), if it is not JAX that does
 
     def reset(self, key: chex.PRNGKey) -> tuple[EnvState, TimeStep]:

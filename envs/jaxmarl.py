@@ -105,6 +105,8 @@ class Family:
 class JaxMARLEnv(Env):
     """One jaxmarl environment, seen through its :class:`Family`."""
 
+    checked = True  # tracing takes seconds
+
     def __init__(self, family: Family, task: str, **kwargs: Any):
         self.name = f"{family.name}/{task}"
         self.family = family

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from numbers import Real
 
 from shoal.envs.base import Env
+from shoal.envs.check import check_facts
 from shoal.envs.wrappers import TimeLimit
 from shoal.errors import UserError
 
@@ -69,6 +70,7 @@ def make(name: str, *, horizon: int | None = None, continuous: bool | None = Non
             allowed = ", ".join(sorted({*parameters, "horizon"} - {"continuous"}))
             raise UserError(f"env.kwargs.{unknown[0]}: {name} takes {allowed}")
     env = factory(**kwargs)
+    check_facts(env, name)
     env.name = name
     if continuous is not None and continuous != (type(env.action_space).__name__ == "Continuous"):
         kind = type(env.action_space).__name__.lower()

@@ -57,7 +57,7 @@ class TimeLimit(Wrapper):
     def step(self, key, state, action):
         inner, timestep = self.env.step(key, state.inner, action)
         step = state.step + 1
-        truncated = (timestep.truncated | (step >= self.horizon)) & ~timestep.terminated
+        truncated = (timestep.truncated | (step >= self.horizon)) & jnp.logical_not(timestep.terminated)
         return TimeLimitState(inner, step), _unseeing(timestep).replace(truncated=truncated)
 
     def restore(self, *args: Any, **kwargs: Any) -> TimeLimitState:

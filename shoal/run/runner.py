@@ -38,6 +38,7 @@ from shoal.config.fields import INT32
 from shoal.config.schemes import Halving
 from shoal.config.settings import SHARES, build, check_settings, complete, saved_settings
 from shoal.config.words import pasted
+from shoal.envs.check import check
 from shoal.envs.host import pettingzoo
 from shoal.errors import Fault, UserError
 from shoal.evolve import rounds as generations
@@ -253,6 +254,7 @@ def open_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
         env = envs.make(cfg.env.name, **{str(name): value for name, value in kwargs.items()})
     except TypeError as error:
         raise UserError(f"env.kwargs={kwargs}: {error}") from error
+    check(env)
     cfg.evaluation.objective = chosen_objective(cfg.evaluation.objective, env)
     algorithm = learners.split(make, build(cfg.algo, "algo.", config_type), env, cfg.learners)
     if algorithm.num_updates > INT32:

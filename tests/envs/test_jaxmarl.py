@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from shoal import envs
+from shoal.envs.check import check
 from shoal.envs.jaxmarl import FAMILIES
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # jaxmarl's and brax's own
@@ -245,23 +246,11 @@ def test_facts_and_structure(case):
 
     jax.eval_shape(jax.vmap(lambda key: rollout(env, key, 3)), jax.random.split(key, 2))
 
-    timestep, agents = first[1], env.num_agents
-    assert len(env.agents) == len(env.groups) == len(env.obs_sizes) == len(env.action_space.sizes) == agents
-    assert len(set(env.agents)) == agents and all(isinstance(agent, str) for agent in env.agents)
-    expected = {
-        "obs": ((agents, env.obs_size), jnp.float32),
-        "state": ((env.state_size,), jnp.float32),
-        "action_mask": ((agents, env.action_space.size), jnp.bool_),
-        "reward": ((agents,), jnp.float32),
-        "terminated": ((), jnp.bool_),
-        "truncated": ((), jnp.bool_),
-        "alive": ((agents,), jnp.bool_),
-    }
-    assert {name: (getattr(timestep, name).shape, getattr(timestep, name).dtype) for name in expected} == expected
+    env.env.checked = False  # here it is
+    check(env)
+    timestep = first[1]
     for name, value in timestep.info.items():
         assert value.shape == ((env.num_agents,) if name == "task_reward" else ()) and value.dtype == jnp.float32
-    if env.obs_shape:
-        assert set(env.obs_sizes) == {np.prod(env.obs_shape)}
 
 
 def test_padded_actions_are_masked():

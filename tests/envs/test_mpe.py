@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shoal import envs
+from shoal.envs.check import check
 from shoal.envs.mpe.world import World, relative, without_own
 
 DATA = Path(__file__).parent.parent / "data"
@@ -150,16 +151,8 @@ def test_every_task_of_mpe2_is_recorded():
 def test_protocol(task):
     env = make(task)
     key, action = jax.random.key(0), random_actions(env, batch=1)[0]
+    check(env)
     state, first = jax.eval_shape(env.reset, key)
-    new, second = jax.eval_shape(env.step, key, state, action)
-    assert jax.tree.structure((state, first)) == jax.tree.structure((new, second))
-    assert jax.tree.leaves((state, first)) == jax.tree.leaves((new, second))
-    agents = env.num_agents
-    assert (first.obs.shape, first.obs.dtype) == ((agents, env.obs_size), jnp.float32)
-    assert (first.state.shape, first.state.dtype) == ((env.state_size,), jnp.float32)
-    assert (first.reward.shape, first.reward.dtype) == ((agents,), jnp.float32)
-    assert (first.action_mask.shape, first.action_mask.dtype) == ((agents, env.action_space.size), bool)
-    assert len(set(env.agents)) == len(env.groups) == len(env.obs_sizes) == agents
     assert first.info == {} and not env.terminates
 
     def constants(key, state, action):
