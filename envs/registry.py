@@ -59,8 +59,9 @@ def make(name: str, *, horizon: int | None = None, continuous: bool | None = Non
     factory = _FACTORIES.get(name) or (_FAMILIES[family][0](task) if family in _FAMILIES and task else None)
     if factory is None:
         close = difflib.get_close_matches(name, _FACTORIES, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else "envs.list() names them all"
-        raise UserError(f"env={name}: no such environment; {hint}")
+        hint = f"did you mean {', '.join(close)}?" if close else "envs.list() names them all."
+        yours = "If it is yours, import the module that registers it (import=<file.py>)"
+        raise UserError(f"env={name}: no such environment; {hint} {yours}")
     parameters = inspect.signature(factory).parameters
     if continuous is not None and "continuous" in parameters:
         kwargs["continuous"] = continuous

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -49,3 +51,12 @@ def test_a_callback_anneals_the_clip_range_and_another_stops(shell, tmp_path):
     table = shoal.load(tmp_path).metrics
     clip = table[table.run == 0].sort_values("env_steps")["hypers/clip_eps"].to_numpy()
     assert 6 <= len(clip) < 8 and (np.diff(clip) < 0).all()
+
+
+def test_an_environment_of_twenty_five_lines(train):
+    import examples.meet
+
+    code = Path(examples.meet.__file__).read_text().split('"""\n', 1)[1].strip()
+    assert sum(bool(line) for line in code.splitlines()) <= 25
+    assert f"```python\n{code}\n```" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(shoal.load(train("env=my/meet")).metrics) == 8
