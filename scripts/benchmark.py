@@ -31,8 +31,8 @@ from shoal.benchmark.train import Outcome, Tick, train_cell
 from shoal.config.words import fail
 from shoal.errors import UserError
 from shoal.run.progress import human, show_table
-from shoal.run.runner import Stop
 from shoal.run.sharding import cores_as_devices
+from shoal.run.signals import Stop
 
 
 def make_plan(settings: benchmark.Benchmark, words: list[str]) -> list[Planned]:

@@ -48,7 +48,9 @@ class Job:
     def __call__(self, cfg: DictConfig) -> None:
         import jax
 
-        from shoal.run import hosts, progress, runner, sharding
+        from shoal import training
+        from shoal.run import hosts, progress, sharding
+        from shoal.run.signals import GO_ON, Stopped
 
         self.begun = True
         sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
@@ -57,11 +59,11 @@ class Job:
         try:
             overrides = list(HydraConfig.get().overrides.task)
             with progress.guarded():
-                runner.run(*self.parts, cfg, folder, overrides, self.callbacks)
+                training.run(*self.parts, cfg, folder, overrides, self.callbacks)
         except UserError as error:
             fail(error)
-        except runner.Stopped:
-            sys.exit(runner.GO_ON)
+        except Stopped:
+            sys.exit(GO_ON)
         except KeyboardInterrupt:
             where = folder or cfg.resume or cfg.run.dir
             print(

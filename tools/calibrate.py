@@ -19,7 +19,10 @@ from scipy.optimize import nnls
 
 from shoal.config import compose
 from shoal.config.words import Parser
-from shoal.run import cost, runner
+from shoal.run import cost
+from shoal.run.compile import RUN_LONG, memory_of
+from shoal.run.state import first_state, train_chunk
+from shoal.training import make_plan
 
 PROGRAMS = (
     ("ippo", "mpe/simple_spread"),
@@ -40,16 +43,16 @@ PROGRAMS = (
 def measure(algorithm: str, env: str, updates: int = 3) -> tuple[cost.Cost, int, float, float, float]:
     """Cost, equations, processor seconds of a call and of compiling, and bytes, of a few updates and an evaluation."""
     module, cfg = compose.composed(algorithm, [f"env={env}"])
-    made = runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path())
+    made = make_plan(module.make, module.Config, module.Hypers, cfg, Path())
     key, hypers = jax.tree.map(lambda leaf: leaf[0], made.runs.select(np.array([0])))
-    started = jax.jit(lambda k, h: runner.start(made.algorithm, made.key(k), h))(key, hypers)
+    started = jax.jit(lambda k, h: first_state(made.algorithm, made.key(k), h))(key, hypers)
 
     def chunk(state, hypers):
-        return runner.train_chunk(made.algorithm, state, hypers, updates, episodes=8, greedy=True)[0]
+        return train_chunk(made.algorithm, state, hypers, updates, episodes=8, greedy=True)[0]
 
     jaxpr = jax.make_jaxpr(chunk)(started, hypers).jaxpr
     begin = time.process_time()
-    program = jax.jit(chunk, donate_argnums=0).lower(started, hypers).compile(runner.RUN_LONG)
+    program = jax.jit(chunk, donate_argnums=0).lower(started, hypers).compile(RUN_LONG)
     compiling = time.process_time() - begin
     # Off-policy files learn from their first update on only in the estimate: past learning_starts in truth.
     warm = int(np.ceil(getattr(cfg.algo, "learning_starts", 0) / made.algorithm.steps_per_update / updates))
@@ -61,7 +64,7 @@ def measure(algorithm: str, env: str, updates: int = 3) -> tuple[cost.Cost, int,
         begin = time.process_time()
         started = jax.block_until_ready(program(started, hypers))
         times.append(time.process_time() - begin)
-    return cost.walk(jaxpr), cost.equations(jaxpr), min(times), compiling, runner.memory_of(program, 1)
+    return cost.walk(jaxpr), cost.equations(jaxpr), min(times), compiling, memory_of(program, 1)
 
 
 def main() -> None:

@@ -240,7 +240,7 @@ MUTATIONS = [
     ),
     # Runner
     Mutation(
-        "shoal/run/runner.py",
+        "shoal/run/state.py",
         "diverged = diverged | ~all_finite(new.params)",
         "diverged = ~all_finite(new.params)",
         RUNNER,

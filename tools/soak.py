@@ -37,7 +37,7 @@ from shoal.config.settings import build
 from shoal.config.words import Parser
 from shoal.nn.models import Model
 from shoal.rl import replay
-from shoal.run.runner import RUN_LONG
+from shoal.run.compile import RUN_LONG
 
 RECORD = Path(__file__).parent.parent / "results" / "soak.json"
 FILES: dict[str, ModuleType] = {

@@ -43,8 +43,10 @@ from shoal.hashing import key_of
 from shoal.nn import networks
 from shoal.rl import learners
 from shoal.rl.shuffle import permutations
-from shoal.run import runner, sharding, sweep
+from shoal.run import sharding, sweep
+from shoal.run.compile import RUN_LONG, RUN_ONCE
 from shoal.run.progress import human, show_table
+from shoal.run.state import first_state, train_chunk
 
 PARTS = ("env", "train", "reference", "matmul")
 MORE = ("costs",)  # measured only where --only names them
@@ -187,18 +189,18 @@ def training(
     words, hypers = sharding.put(selected, width)
 
     def first(words, hypers):
-        return runner.start(algorithm, key_of(words, prng), hypers)
+        return first_state(algorithm, key_of(words, prng), hypers)
 
     start = jax.jit(sharding.over_runs(first, width)).lower(words, hypers)
-    state = start.compile(runner.RUN_ONCE)(words, hypers)
+    state = start.compile(RUN_ONCE)(words, hypers)
 
     def chunk(state, hypers):
-        return runner.train_chunk(algorithm, state, hypers, updates, episodes=1, greedy=True)
+        return train_chunk(algorithm, state, hypers, updates, episodes=1, greedy=True)
 
     steps = runs * updates * algorithm.steps_per_update
     program = sharding.over_runs(chunk, width, in_place=True)
     name = "shoal" if count == 1 else f"shoal, {count} learners"
-    return prepare(name, program, state, hypers, steps=steps, carries=True, options=runner.RUN_LONG)
+    return prepare(name, program, state, hypers, steps=steps, carries=True, options=RUN_LONG)
 
 
 def reference(config: ippo.Config, name: str, runs: int, updates: int) -> Program:
@@ -352,7 +354,7 @@ def measure_breakdown(config: ippo.Config, env: Env, repetitions: int) -> Figure
         return state, transitions.replace(next=transitions.next.replace(state=None, final_state=None))  # unused by IPPO
 
     state = jax.jit(algorithm.init)(key, hypers)
-    compiled = partial(prepare, options=runner.RUN_LONG)  # as the runner compiles its chunk
+    compiled = partial(prepare, options=RUN_LONG)  # as the runner compiles its chunk
     acting = compiled("rollout: environment and policy", rollout, state, key)
     acting.call()
     make_batch = partial(ippo.make_batch, hypers=hypers, setup=setup)

@@ -23,8 +23,10 @@ import numpy as np
 from shoal.config import compose
 from shoal.config.words import Parser, some_of
 from shoal.errors import UserError
-from shoal.run import runner, sharding
+from shoal.run import sharding
+from shoal.run.compile import compile_programs
 from shoal.run.progress import Display, human, show_table
+from shoal.training import enable_compilation_cache, make_plan
 
 
 class Training:
@@ -32,8 +34,8 @@ class Training:
 
     def __init__(self, algorithm: str, words: list[str]):
         module, cfg = compose.composed(algorithm, words)
-        self.plan = runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
-        self.programs = runner.compile_programs(self.plan, Display(1, len(self.plan.runs)))
+        self.plan = make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+        self.programs = compile_programs(self.plan, Display(1, len(self.plan.runs)))
         start = np.resize(np.arange(len(self.plan.runs)), self.plan.width)
         keys, self.hypers = sharding.put(self.plan.runs.select(start), self.plan.width)
         self.state = self.programs.start(keys, self.hypers)
@@ -89,7 +91,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="store the figures here")
     options = parser.parse_args()
     sharding.cores_as_devices()
-    runner.enable_compilation_cache()
+    enable_compilation_cache()
     figures = measure(options)
     rows = [["scheme", "plain round", "a generation", "more", "more core seconds", "compiling"]]
     for one in figures:

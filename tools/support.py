@@ -20,7 +20,7 @@ from shoal.config.words import Parser, some_of
 from shoal.envs.base import Continuous, Discrete, Env
 from shoal.errors import UserError
 from shoal.nn.models import Model
-from shoal.run.runner import RUN_ONCE
+from shoal.run.compile import RUN_ONCE
 
 ROOT = Path(__file__).parent.parent
 FILES = (

@@ -19,11 +19,17 @@ from shoal.config.settings import complete, saved_settings
 from shoal.errors import UserError
 from shoal.folder import checkpoint, reading
 from shoal.folder.records import EVALUATIONS, whole_lines
-from shoal.run import cost, runner, sharding
+from shoal.run import cost, sharding
+from shoal.run.compile import in_precision
+from shoal.run.memory import available_memory
+from shoal.run.plan import Plan
 from shoal.run.progress import human
+from shoal.run.resume import FREE_TO_CHANGE
+from shoal.run.state import train_chunk
+from shoal.training import make_plan
 
 # A begun cell keeps its own.
-MAY_DIFFER = (*runner.FREE_TO_CHANGE, "updates_per_chunk", "rounds_per_chunk", "runs_per_batch")
+MAY_DIFFER = (*FREE_TO_CHANGE, "updates_per_chunk", "rounds_per_chunk", "runs_per_batch")
 SHARE = 0.8  # of the free memory that a cell may take before its runs are trained in batches
 
 
@@ -48,7 +54,7 @@ def plan_cell(cell: Cell) -> Planned:
     """
     module, cfg = composed(cell)
     try:
-        made = runner.make_plan(module.make, module.Config, module.Hypers, cfg, cell.folder)
+        made = make_plan(module.make, module.Config, module.Hypers, cfg, cell.folder)
     except UserError as error:
         return Planned(cell, "impossible", str(error))
     except Exception as error:  # a file of the user's: its own training will say more
@@ -57,7 +63,7 @@ def plan_cell(cell: Cell) -> Planned:
     done = _done(cell, cfg, made, module)
     state = "finished" if ended(cell.folder, steps, made.batches) else "begun" if done else "new"
     seconds, memory = (0.0, 0.0) if state == "finished" else estimate(made)
-    available = runner.available_memory()
+    available = available_memory()
     if state == "new" and cfg.runs_per_batch is None and available is not None and memory > SHARE * available:
         fit = max(1, int(len(made.runs) * SHARE * available / memory))
         cfg.runs_per_batch = fit
@@ -66,7 +72,7 @@ def plan_cell(cell: Cell) -> Planned:
     return Planned(cell, state, "", len(made.runs), made.batches, steps, done, seconds, memory)
 
 
-def _done(cell: Cell, cfg: DictConfig, made: runner.Plan, module: ModuleType) -> float:
+def _done(cell: Cell, cfg: DictConfig, made: Plan, module: ModuleType) -> float:
     """The share of a cell that its folder holds, after checking that it holds the same training."""
     if not os.path.exists(cell.folder / "config.yaml"):
         return 0.0
@@ -110,19 +116,19 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def estimate(made: runner.Plan) -> tuple[float, float]:
+def estimate(made: Plan) -> tuple[float, float]:
     """Seconds and bytes that a training will take, from the trace of one run's chunk."""
-    with runner.in_precision(made.settings.precision):
+    with in_precision(made.settings.precision):
         return _estimate(made)
 
 
-def _estimate(made: runner.Plan) -> tuple[float, float]:
+def _estimate(made: Plan) -> tuple[float, float]:
     evaluation = made.settings.evaluation
     state, hypers = made.shapes_of_one()
 
     def chunk(state, hypers):
         updates = made.updates_per_chunk
-        return runner.train_chunk(made.algorithm, state, hypers, updates, evaluation.episodes, evaluation.greedy)
+        return train_chunk(made.algorithm, state, hypers, updates, evaluation.episodes, evaluation.greedy)
 
     jaxpr = jax.make_jaxpr(chunk)(state, hypers).jaxpr
     taken, rates = cost.walk(jaxpr), cost.Rates()

@@ -22,7 +22,7 @@ from shoal.benchmark.plan import Planned, ended, evaluations
 from shoal.folder import reading, writing
 from shoal.folder.records import METRICS, diverged_runs, objective_of, short_name
 from shoal.report.statistics import bootstrap, iqm
-from shoal.run import runner
+from shoal.run.signals import GO_ON, PARENT
 
 LOG, STATUS, LOCK = "log.txt", "status.json", ".lock"
 
@@ -83,7 +83,7 @@ def train_cell(one: Planned, watch: Callable[[Tick], None] | None = None, stop: 
                 stdin=subprocess.DEVNULL,
                 pass_fds=(lock.fileno(),),
                 start_new_session=True,
-                env={**os.environ, runner.PARENT: str(os.getpid())},
+                env={**os.environ, PARENT: str(os.getpid())},
             )
             told = False
             while process.poll() is None:
@@ -96,7 +96,7 @@ def train_cell(one: Planned, watch: Callable[[Tick], None] | None = None, stop: 
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
     seconds = time.perf_counter() - begin
-    if process.returncode not in (0, runner.GO_ON):
+    if process.returncode not in (0, GO_ON):
         return Outcome("failed", seconds, _why(process.returncode, cell.folder / LOG))
     return Outcome("finished" if ended(cell.folder, one.steps, one.batches) else "stopped", seconds)
 

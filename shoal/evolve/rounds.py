@@ -29,7 +29,7 @@ from shoal.rl.metrics import Table
 from shoal.run import sharding
 
 if TYPE_CHECKING:
-    from shoal.run.runner import RunState
+    from shoal.run.state import RunState
 
 EVOLUTION_STREAM = 0x65766F  # folded into a run's key: evolution never shares random numbers with training
 

@@ -40,6 +40,11 @@ TYPES = {f"{kind}{8 * size}": f"{kind[0].upper()}{8 * size}" for kind in ("int",
 TYPES |= {"float16": "F16", "float32": "F32", "float64": "F64", "bool": "BOOL"}
 
 
+def batch_folder(folder: Path, batch: int) -> Path:
+    """The checkpoints of a batch of runs, in the folder of a training."""
+    return folder / "checkpoints" / f"batch_{batch}"
+
+
 def save(
     folder: Path,
     chunk: int,

@@ -32,7 +32,7 @@ from shoal.folder.records import EVALUATIONS, METRICS, SWEEP_FIELDS, diverged_ru
 if TYPE_CHECKING:
     from shoal.algorithm import Algorithm, Params
     from shoal.folder.play import Episode
-    from shoal.run.runner import Plan
+    from shoal.run.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Runs:
         from shoal.config.settings import complete
         from shoal.envs.host import pettingzoo
         from shoal.errors import UserError
-        from shoal.run.runner import open_plan
+        from shoal.training import open_plan
 
         module = self.module
         settings = complete(self.folder, self.config, module.Config, module.Hypers)

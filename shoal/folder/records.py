@@ -19,11 +19,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shoal.folder import reading, writing
+
+if TYPE_CHECKING:
+    from shoal.algorithm import Metrics
+    from shoal.evolve.rounds import Round
+    from shoal.rl.metrics import Table
+    from shoal.run.plan import Plan
+    from shoal.run.state import RunState
 
 METRICS, EVALUATIONS, LINEAGE = "metrics.csv", "evaluations.jsonl", "lineage.csv"
 RETURN = "episode_return"  # of an agent, the mean over all agents
@@ -46,6 +53,11 @@ def swept_names(config: Mapping[str, Any]) -> list[str]:
     """The names of the swept hyperparameters."""
     sweep = config.get("sweep") or {}
     return [str(name) for name, value in sweep.items() if name not in SWEEP_FIELDS and value is not None]
+
+
+def algorithm_name(settings: Any) -> str:
+    """What reports call the algorithm of a training: its name, or that of the user's file."""
+    return str(settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe)
 
 
 def diverged_runs(folder: Path) -> set[int]:
@@ -226,3 +238,38 @@ def _torn_lines(path: Path) -> list[str]:
     with reading.opened(path, reading.RECORDS) as file:
         lines = file.read().decode(errors="replace").split(ENDING)
     return [line + ENDING for line in lines[:-1]]
+
+
+def chunk_records(
+    plan: Plan, batch: int, env_steps: int, table: Table, episodes: Metrics, state: RunState | Round
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of ``metrics.csv`` and the entry of the evaluations for one chunk."""
+    from shoal.evolve.rounds import Round
+    from shoal.run import hosts
+
+    runs = plan.batch_runs(batch)
+    table, episodes, best, diverged = hosts.fetch((table, episodes, state.best_return, state.diverged))
+    metrics = table.columns()
+    rows = []
+    for position, run in enumerate(runs):
+        row = {"run": int(run), "seed": int(plan.runs.seed[run]), "env_steps": env_steps}
+        row |= {"episode_return": metrics["episode_return"][position]}
+        row |= {name: np.float32(value) for name, value in plan.runs.points[plan.runs.point[run]].items()}
+        row |= {name: value[position] for name, value in metrics.items() if name != "episode_return"}
+        row |= {f"evaluation/{name}": value[position].mean() for name, value in episodes.items()}
+        row |= {"best_return": best[position], "diverged": diverged[position]}
+        if isinstance(state, Round):
+            row |= {f"hypers/{name}": values[position] for name, values in state.hypers.items()}
+        rows.append(row)
+    entry = evaluation_entry(batch, runs, env_steps, episodes)
+    if isinstance(state, Round) and diverged[: len(runs)].any():
+        entry["diverged"] = runs[diverged[: len(runs)]].tolist()  # what these play counts for nothing
+    return rows, entry
+
+
+def evaluation_entry(batch: int, runs: np.ndarray, env_steps: int, episodes: Metrics) -> dict[str, Any]:
+    """The episodes of one evaluation as plain numbers, ``[runs][episodes]`` per metric."""
+    values = {
+        name: np.asarray(value)[: len(runs)].astype(np.float64).round(5).tolist() for name, value in episodes.items()
+    }
+    return {"batch": batch, "env_steps": env_steps, "runs": runs.tolist(), "metrics": values}

@@ -20,7 +20,7 @@ from shoal.report.statistics import bootstrap, iqm
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shoal.run.runner import Plan
+    from shoal.run.plan import Plan
 
 PICTURE = "lineage.png"
 

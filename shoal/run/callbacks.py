@@ -26,7 +26,7 @@ from shoal.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shoal.run.runner import Plan
+    from shoal.run.plan import Plan
 
 Changes = Mapping[str, Any]  # {"clip_eps": 0.1}, or an array with a value per run
 

@@ -129,7 +129,7 @@ def _spread(tree: Any, runs: int) -> Any:
 
 
 def _is_own(path: tuple) -> bool:
-    """Whether a leaf of a tree with ``runner.RunState`` in it is what each learner has."""
+    """Whether a leaf of a tree with a ``RunState`` in it is what each learner has."""
     names = [getattr(key, "name", None) for key in path]
     return "train" in names and names[names.index("train") + 1] in several.OWN
 

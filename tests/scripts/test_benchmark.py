@@ -17,7 +17,7 @@ from shoal.benchmark.plan import Planned, duration, plan_cell, plan_table
 from shoal.benchmark.settings import SHIPPED, read
 from shoal.benchmark.train import Tick, look, status, train_cell
 from shoal.errors import UserError
-from shoal.run import runner
+from shoal.run.signals import PARENT, Stop
 from tests.conftest import ROOT
 
 SCRIPT = ROOT / "scripts" / "benchmark.py"
@@ -131,7 +131,7 @@ def test_benchmarls_settings_arrive():
 def test_more_runs_than_fit_are_trained_in_batches(monkeypatch, tmp_path):
     words = ["algorithms=[ippo]", "tasks=[matrix/climbing]", "seeds=8", *TINY[1:], *PPO, f"dir={tmp_path}"]
     (plenty,) = planned(*words)
-    monkeypatch.setattr(runner, "available_memory", lambda: int(0.5 * plenty.memory))
+    monkeypatch.setattr("shoal.benchmark.plan.available_memory", lambda: int(0.5 * plenty.memory))
     (scarce,) = planned(*words)
     assert plenty.batches == 1 < scarce.batches
     assert scarce.memory < plenty.memory
@@ -272,10 +272,10 @@ def test_why_a_cell_failed(tmp_path, body, message):
 
 
 def test_a_training_ends_when_the_benchmark_that_began_it_is_gone(monkeypatch):
-    monkeypatch.setenv(runner.PARENT, str(os.getppid()))
-    assert not runner.Stop().asked
-    monkeypatch.setenv(runner.PARENT, "1" if os.getppid() != 1 else "2")
-    assert runner.Stop().asked
+    monkeypatch.setenv(PARENT, str(os.getppid()))
+    assert not Stop().asked
+    monkeypatch.setenv(PARENT, "1" if os.getppid() != 1 else "2")
+    assert Stop().asked
 
 
 def test_how_far_a_training_is_comes_from_whole_rows_only(tmp_path):

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from examples.anneal_clip import CosineClip, stop_when_it_stands_still
-from shoal.run import runner
+from shoal.run import loop
 from shoal.run.callbacks import Callback
+from shoal.run.compile import compile_programs
 from tests.conftest import ROOT
 from tests.shoal.test_runner import same_bits
 
@@ -129,7 +130,7 @@ def test_going_on_without_callbacks_keeps_what_they_changed(train):
 def test_nothing_compiles_again(train, monkeypatch):
     """The chunk is one compiled program, called with other numbers."""
     programs, calls = [], []
-    original = runner.compile_programs
+    original = compile_programs
 
     def compiling(plan, display):
         made = original(plan, display)
@@ -138,7 +139,7 @@ def test_nothing_compiles_again(train, monkeypatch):
         made.chunk = lambda state, hypers: calls.append(np.asarray(hypers.gamma)[0]) or chunk(state, hypers)
         return made
 
-    monkeypatch.setattr(runner, "compile_programs", compiling)
+    monkeypatch.setattr(loop, "compile_programs", compiling)
     train(ENV, callbacks=[Spy()])
     assert len(programs) == 1 and len(set(calls)) == 4
 

@@ -22,8 +22,11 @@ from shoal.evolve import rounds as generations
 from shoal.evolve.rules import Range, Rules
 from shoal.folder.records import Records
 from shoal.rl.metrics import EPISODES, chosen_objective
-from shoal.run import runner, sweep
+from shoal.run import sweep
+from shoal.run.evaluate import absolute_metric, evaluate
+from shoal.run.plan import Plan
 from shoal.run.progress import Display
+from shoal.run.state import first_state, train_chunk
 
 
 class Lottery(Env):
@@ -91,8 +94,8 @@ def stub(broken: int = -1) -> Algorithm:
 def chunks(algorithm: Algorithm, count: int, updates: int, growth: float = 1.0, state=None, **settings):
     """The states after each of ``count`` chunks, and the episodes that each has evaluated."""
     hypers = Hypers(jnp.float32(growth))
-    state = runner.start(algorithm, jax.random.PRNGKey(3), hypers) if state is None else state
-    program = jax.jit(lambda s: runner.train_chunk(algorithm, s, hypers, updates, 4, True, **settings))
+    state = first_state(algorithm, jax.random.PRNGKey(3), hypers) if state is None else state
+    program = jax.jit(lambda s: train_chunk(algorithm, s, hypers, updates, 4, True, **settings))
     states, episodes = [], []
     for _ in range(count):
         state, _, played = program(state)
@@ -144,7 +147,7 @@ def test_an_evaluation_uses_no_key_twice():
             return super().step(key, state, action)
 
     key = jax.random.PRNGKey(5)
-    following, _ = runner.evaluate(
+    following, _ = evaluate(
         dataclasses.replace(stub(), env=TimeLimit(Spied())), {"params": jnp.zeros(())}, key, 3, True
     )
     jax.effects_barrier()
@@ -167,9 +170,9 @@ def test_the_objective_selects(objective):
 
     @jax.jit
     def evolved(keys, hypers):
-        run = jax.vmap(lambda k, h: runner.start(rules.algorithm, k, h))(keys, hypers)
+        run = jax.vmap(lambda k, h: first_state(rules.algorithm, k, h))(keys, hypers)
         state = jax.vmap(lambda r, k, h: generations.start(r, k, h, rules))(run, keys, hypers)
-        train = partial(runner.train_chunk, rules.algorithm, updates=1, episodes=4, greedy=True, objective=objective)
+        train = partial(train_chunk, rules.algorithm, updates=1, episodes=4, greedy=True, objective=objective)
         return generations.train_rounds(state, train, rules, 2, 2, objective)[1]
 
     told = jax.device_get(evolved(keys, hypers))
@@ -212,15 +215,15 @@ def test_the_absolute_metric_is_of_the_best_policies_and_played_once(tmp_path):
     """Two runs whose best policies play 3 and 5, whatever their last ones play."""
     settings = OmegaConf.create({"runs_per_batch": None, "evaluation": {"episodes": 4, "greedy": True}})
     algorithm = dataclasses.replace(stub(), env=TimeLimit(Told()))
-    plan = runner.Plan(algorithm, sweep.expand(Hypers(), {}, 2), settings, tmp_path, updates_per_chunk=7, chunks=3)
+    plan = Plan(algorithm, sweep.expand(Hypers(), {}, 2), settings, tmp_path, updates_per_chunk=7, chunks=3)
     keys = jax.random.split(jax.random.PRNGKey(0), 2)
-    state = jax.vmap(lambda key: runner.start(algorithm, key, Hypers()))(keys)
+    state = jax.vmap(lambda key: first_state(algorithm, key, Hypers()))(keys)
     state = state.replace(best_policy={"params": jnp.array([3.0, 5.0])})
     records = Records(tmp_path)
-    played = runner.absolute_metric(plan, 0, state, records, Display(1, 2, shown=False))
+    played = absolute_metric(plan, 0, state, records, Display(1, 2, shown=False))
     assert played["episode_return"] == [[3.0] * 40, [5.0] * 40]
     (entry,) = records.evaluations()
     assert entry["absolute"] and entry["env_steps"] == 21 and entry["metrics"] == played
-    assert runner.absolute_metric(plan, 0, state, records, Display(1, 2, shown=False)) is None
+    assert absolute_metric(plan, 0, state, records, Display(1, 2, shown=False)) is None
     longer = dataclasses.replace(plan, chunks=4)
-    assert runner.absolute_metric(longer, 0, state, records, Display(1, 2, shown=False)) == played
+    assert absolute_metric(longer, 0, state, records, Display(1, 2, shown=False)) == played

@@ -17,12 +17,12 @@ def complaint(monkeypatch, capsys):
     """``complaint(*words)``: the one line that the command line answers."""
     from shoal.baselines.ippo import ippo_ff_mpe
     from shoal.cli import main
-    from shoal.run import runner
+    from shoal.run import loop
 
     def never(*_):
         raise AssertionError("a bad configuration was compiled")
 
-    monkeypatch.setattr(runner, "compile_programs", never)
+    monkeypatch.setattr(loop, "compile_programs", never)
 
     def call(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
@@ -128,14 +128,13 @@ def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
 
 def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tmp_path):
     """Not by an ordinary exit, for which JAX would finish the chunk under way."""
-    from shoal import cli
+    from shoal import cli, training
     from shoal.baselines.ippo import ippo_ff_mpe as ippo
-    from shoal.run import runner
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "run", interrupted)
+    monkeypatch.setattr(training, "run", interrupted)
     monkeypatch.setattr(cli.os, "_exit", sys.exit)
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), f"run.dir={tmp_path}"])
     with pytest.raises(SystemExit) as stop:

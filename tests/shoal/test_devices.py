@@ -25,8 +25,12 @@ from shoal.config.settings import Distributed
 from shoal.errors import UserError
 from shoal.folder import checkpoint
 from shoal.nn.models import Model
-from shoal.run import budget, hosts, runner, sharding, sweep
+from shoal.run import compile, hosts, loop, memory, sharding, sweep
+from shoal.run.compile import compile_programs
+from shoal.run.plan import Plan, one_run
 from shoal.run.progress import Display
+from shoal.run.signals import GO_ON
+from shoal.run.state import first_state
 from tests.conftest import SCRIPT, SMALL
 
 RUNS = 9  # more than eight devices, and not a multiple
@@ -110,7 +114,7 @@ def test_two_processes_are_stopped_and_killed_and_are_as_one(train, tmp_path):
     both = pair(folder, *words)
     wait_for(folder, 2, both)
     both[1].send_signal(signal.SIGUSR1)  # to one of them: both stop, after the same chunk
-    said = [end(process, code=runner.GO_ON) for process in both]
+    said = [end(process, code=GO_ON) for process in both]
     assert "stopping after this chunk" in said[1]
     stopped = newest(folder)
     assert 2 <= stopped < 32 and len(metrics(folder)) == 3 * stopped
@@ -134,18 +138,18 @@ def test_two_processes_are_stopped_and_killed_and_are_as_one(train, tmp_path):
 def test_a_scheduler_can_start_the_same_command_again(train, monkeypatch, tmp_path, capsys):
     folder = tmp_path / "mine"
     words = [*WORDS, "resume=auto", f"run.dir={folder}"]
-    original = runner.chunk_records
+    original = loop.chunk_records
 
     def spy(*arguments):
         os.kill(os.getpid(), signal.SIGUSR1)
         return original(*arguments)
 
-    monkeypatch.setattr(runner, "chunk_records", spy)
+    monkeypatch.setattr(loop, "chunk_records", spy)
     with pytest.raises(SystemExit) as stopped:
         train(*words, small=False)
-    assert stopped.value.code == runner.GO_ON == 75
+    assert stopped.value.code == GO_ON == 75
     assert newest(folder) == 1
-    monkeypatch.setattr(runner, "chunk_records", original)
+    monkeypatch.setattr(loop, "chunk_records", original)
     train(*words, small=False)
     assert newest(folder) == 4 and len(metrics(folder)) == 4 * RUNS
     train(*words, small=False)  # finished: nothing to do, no error
@@ -167,7 +171,7 @@ def test_fewer_runs_than_devices_share_their_environments(train):
 def small_plan(tmp_path):
     """``plan(runs, devices)``: a training of the smallest size, not begun."""
 
-    def make(runs: int, devices: int | str = "all", module=ippo, **config) -> runner.Plan:
+    def make(runs: int, devices: int | str = "all", module=ippo, **config) -> Plan:
         sizes = {"num_envs": 4, "rollout_length": 8, "total_steps": 256.0, **config}
         if module is ippo:
             sizes |= {"actor": Model(widths=(8,)), "critic": Model(widths=(8,))}
@@ -176,7 +180,7 @@ def small_plan(tmp_path):
         settings = {"evaluation": evaluation, "runs_per_batch": None, "algo": {"num_envs": 4}, "prng": "hash"}
         sharding.choose(devices, 4)
         runs = sweep.expand(module.Hypers(), {}, runs)
-        return runner.Plan(algorithm, runs, OmegaConf.create(settings), tmp_path, 2, 2)
+        return Plan(algorithm, runs, OmegaConf.create(settings), tmp_path, 2, 2)
 
     yield make
     sharding.choose()
@@ -186,7 +190,7 @@ def small_plan(tmp_path):
 def test_shared_environments_lie_on_all_devices_and_gradients_are_added_up(small_plan):
     plan = small_plan(1, 2)
     assert dict(sharding.run_mesh(1).shape) == {"runs": 1, "envs": 2}
-    programs = runner.compile_programs(plan, Display(1, 1, shown=False))
+    programs = compile_programs(plan, Display(1, 1, shown=False))
     state = programs.start(*sharding.put(plan.runs.select(np.zeros(1, int)), 1))
     assert len(state.train.timestep.obs.sharding.device_set) == 2
     assert {shard.data.shape[1] for shard in state.train.timestep.obs.addressable_shards} == {2}
@@ -198,7 +202,7 @@ def test_shared_environments_lie_on_all_devices_and_gradients_are_added_up(small
 
 def test_a_chunk_never_waits_for_the_host_and_its_state_is_donated(small_plan):
     plan = small_plan(2)
-    programs = runner.compile_programs(plan, Display(1, 1, shown=False))
+    programs = compile_programs(plan, Display(1, 1, shown=False))
     keys, hypers = sharding.put(plan.runs.select(np.arange(2)), 2)
     state = programs.start(keys, hypers)
     with jax.transfer_guard("disallow"):
@@ -221,14 +225,14 @@ def test_more_devices_than_there_are_is_said():
 
 def test_a_plan_of_memory_counts_every_part(small_plan):
     plan = small_plan(3, 1)
-    need = runner.one_run(plan)
-    state = jax.eval_shape(lambda k: runner.start(plan.algorithm, k, ippo.Hypers()), jax.random.PRNGKey(0))
+    need = one_run(plan)
+    state = jax.eval_shape(lambda k: first_state(plan.algorithm, k, ippo.Hypers()), jax.random.PRNGKey(0))
     assert need.state == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     count = sum(leaf.size for leaf in jax.tree.leaves(state.train.params))
     assert need.optimiser == 8 * count + 4 and need.replay == 0  # Adam's two moments and its counter
     assert need.rollout > 8 * 4 * 2 * 4  # at least the observations of all agents
     assert need.of(3) == 3 * need.state + need.rollout  # on a core one run after the other
-    replays = runner.one_run(small_plan(1, 1, module=qmix, buffer_size=4000, batch_size=4))
+    replays = one_run(small_plan(1, 1, module=qmix, buffer_size=4000, batch_size=4))
     assert replays.replay > 4000 * 2 * 4 and "replay" in replays.text(1, None)
 
 
@@ -238,12 +242,12 @@ def test_a_plan_of_memory_counts_every_part(small_plan):
 )
 def test_as_few_batches_as_fit_of_about_equal_size(runs, available, batch):
     sharding.choose(1)
-    assert budget.fit(runs, available, lambda n: 10 * n) == batch
+    assert memory.fit(runs, available, lambda n: 10 * n) == batch
     sharding.choose()
 
 
 def test_runs_per_batch_auto_fits_the_memory(train, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(runner, "WORTH_SAYING", 0)
+    monkeypatch.setattr(compile, "WORTH_SAYING", 0)
     wide = [*WORDS, "algo.actor.widths=[64,64]", "algo.critic.widths=[64,64]", "runs_per_batch=auto"]
     plenty = train(*wide, small=False)
     said = capsys.readouterr().err
@@ -252,7 +256,7 @@ def test_runs_per_batch_auto_fits_the_memory(train, monkeypatch, capsys, tmp_pat
     )
     assert not re.search(r"^runs_per_batch=", said, re.MULTILINE)
     words = [*wide, "devices=1"]
-    monkeypatch.setattr(runner, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
     tight = train(*words, small=False, folder=tmp_path / "tight")
     said = capsys.readouterr().err
     chosen = int(re.search(r"^runs_per_batch=(\d+): \d batches, as memory for 9 runs", said, re.MULTILINE)[1])

@@ -37,7 +37,10 @@ from shoal.nn import elastic
 from shoal.report.lineage import curves
 from shoal.report.read import read
 from shoal.rl.metrics import Table
-from shoal.run import runner
+from shoal.run.memory import check_memory
+from shoal.run.plan import Plan
+from shoal.run.state import RunState, all_finite, first_state, train_chunk
+from shoal.training import make_plan
 
 # Two populations of four, four rounds of two updates of 4 x 8 steps.
 EVOLUTION = ["env=matrix/climbing", "seeds=2", "population=4", "evolve.rounds=4", "algo.minibatches=1"]
@@ -227,7 +230,7 @@ class ToyHypers(struct.PyTreeNode):
     lr: jax.Array
 
 
-def toy_round(run: runner.RunState, hypers: ToyHypers):
+def toy_round(run: RunState, hypers: ToyHypers):
     """Evaluates to what the script says; 100 means that the run diverges."""
     train, fitness = run.train, run.train.script[run.train.done]
     weight, moments = train.params["w"], train.opt_state["w"]
@@ -252,7 +255,7 @@ def toy(scheme, scripts, population=4):
     def start(key, script, number):
         w = {"w": number}
         train = Toy(w, jax.tree.map(jnp.ones_like, w), key, script, number, jnp.int32(0))
-        run = runner.RunState(train, w, jnp.float32(0), jnp.bool_(False), key)
+        run = RunState(train, w, jnp.float32(0), jnp.bool_(False), key)
         return generations.start(run, key, ToyHypers(1e-3 * (1 + number / 100)), rules)
 
     @jax.jit
@@ -328,7 +331,7 @@ FILES = {
 }
 
 
-def plan_of(module: ModuleType, *words: str) -> runner.Plan:
+def plan_of(module: ModuleType, *words: str) -> Plan:
     """What a file's command line would train, at its smallest."""
     name = Path(str(module.__file__)).stem
     compose.register(module.Config, module.Hypers, name=name)
@@ -339,20 +342,20 @@ def plan_of(module: ModuleType, *words: str) -> runner.Plan:
     extra = [word for word in FILES[module] if not word.startswith("env.kwargs")]
     checked = compose.check_overrides([*small, *extra, *words], name, module.Config, module.Hypers, compose.CONFIG_DIR)
     cfg = compose.compose(name, checked, compose.CONFIG_DIR)
-    return runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+    return make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
 
 
 def shapes(tree):
     return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
 
-def started(plan: runner.Plan, members: int = 4):
+def started(plan: Plan, members: int = 4):
     """``(keys, hypers) -> state`` of a plan's members, and the round that trains one of them."""
 
     def start(key, values):
-        return generations.start(runner.start(plan.algorithm, key, values), key, values, plan.rules)
+        return generations.start(first_state(plan.algorithm, key, values), key, values, plan.rules)
 
-    one = partial(runner.train_chunk, plan.algorithm, updates=1, episodes=2, greedy=True)
+    one = partial(train_chunk, plan.algorithm, updates=1, episodes=2, greedy=True)
     return jax.vmap(start), one, plan.runs.select(np.arange(members))
 
 
@@ -486,7 +489,7 @@ def test_replay_of_a_lost_member_does_not_poison_its_heir(diverged):
     assert told.parent[0].tolist() == [0, 0]
     assert not told.diverged.any()
     assert jnp.isfinite(told.fitness).all()
-    assert runner.all_finite(after.train.params)
+    assert all_finite(after.train.params)
     # A clone learns from its own slot, with its own key.
     assert (first_keys[0] != first_keys[1]).any()
     assert (after.train.key[0] != after.train.key[1]).any()
@@ -512,7 +515,7 @@ def test_a_population_that_has_diverged_learns_again():
         jax.tree.map(np.testing.assert_array_equal, getattr(before, name), getattr(diverged.train, name))
     after, told = a_round(diverged)
     assert not told.diverged.any()
-    assert runner.all_finite((after.train.params, after.train.target, after.train.obs_stats))
+    assert all_finite((after.train.params, after.train.target, after.train.obs_stats))
     assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (before.target, after.train.target)), strict=True))
 
 
@@ -544,7 +547,7 @@ def test_a_fresh_draw_begins_anew():
 
     @jax.jit
     def program(key, values):
-        run = runner.start(plan.algorithm, key, values)
+        run = first_state(plan.algorithm, key, values)
         worked = run.replace(train=jax.tree.map(lambda x: (x + 1).astype(x.dtype), run.train))
         told = lambda run, values: run.train  # noqa: E731
         renewed = [
@@ -587,7 +590,7 @@ def test_a_mistake_is_one_line(words, answer):
         compose.register(module.Config, module.Hypers, name=name)
         checked = compose.check_overrides([*words, *made], name, module.Config, module.Hypers, compose.CONFIG_DIR)
         cfg = compose.compose(name, checked, compose.CONFIG_DIR)
-        runner.make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+        make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
     assert answer in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -635,11 +638,11 @@ def test_an_evolution_that_goes_on_keeps_its_chunks():
     OmegaConf.set_struct(cfg, False)
     cfg.updates_per_chunk, cfg.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
     cfg.total_steps = cfg.algo.total_steps = 32 * 127
-    longer = runner.make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    longer = make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
     assert (longer.updates_per_round, longer.rounds_per_chunk, longer.chunks) == (4, 4, 8)
     cfg.updates_per_chunk = 21
     del cfg.rounds_per_chunk  # it was 7, of 3 updates
-    old = runner.make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    old = make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
     assert (old.updates_per_round, old.rounds_per_chunk, old.chunks) == (3, 7, 7)
 
 
@@ -648,7 +651,7 @@ def test_what_does_not_fit_is_cut_to_whole_populations(available, advice):
     """Five populations of four, of whose runs nine fit, or three, with a tenth to spare."""
     plan = plan_of(ippo_ff_mpe, "evolve=pbt", "seeds=5")
     with pytest.raises(UserError, match=advice):
-        runner.check_memory(1000, available, plan)
+        check_memory(1000, available, plan)
 
 
 def test_the_best_of_a_population_counts():

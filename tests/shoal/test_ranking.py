@@ -16,12 +16,12 @@ from shoal.baselines.ippo.ippo_ff_mpe import Hypers
 from shoal.benchmark.train import reached
 from shoal.config.settings import Settings, complete
 from shoal.folder.lineage import best_of_populations
-from shoal.folder.records import diverged_runs
+from shoal.folder.records import diverged_runs, objective_of
 from shoal.report import closing, lineage, page, statistics, summary
 from shoal.report.merge import merge
 from shoal.report.read import read
 from shoal.report.table import OBJECTIVE
-from shoal.run import loggers, runner, sweep
+from shoal.run import loggers, sweep
 from tests import made
 
 TEAMS = ("episode_return", "episode_return/adversary", "episode_return/agent")
@@ -336,7 +336,7 @@ def test_a_sweep_with_a_point_that_diverges(train, capsys):
     assert lines[1][1:] == ["2", "(2", "diverged)", *["-"] * 7]
     runs = shoal.load(folder)
     assert runs.objective == "episode_return/adversary"
-    assert runs.config.evaluation.objective == runner.objective_of(runs.config)
+    assert runs.config.evaluation.objective == objective_of(runs.config)
     assert runs.best < 2
     whole = runs.metrics.groupby("run")["evaluation/episode_return/adversary"].cummax()
     np.testing.assert_allclose(runs.metrics.best_return[runs.metrics.run < 2], whole[runs.metrics.run < 2], rtol=1e-5)

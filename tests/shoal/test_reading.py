@@ -24,7 +24,9 @@ from shoal.errors import UserError
 from shoal.folder import checkpoint, policies, reading
 from shoal.report import animation
 from shoal.report.read import read
-from shoal.run import runner
+from shoal.run.compile import in_precision
+from shoal.run.resume import resumed_config
+from shoal.training import make_plan
 from tests.conftest import SCRIPT, SMALL
 from tools import fuzz_folders
 
@@ -91,7 +93,7 @@ def test_a_stranger_names_callbacks(train, folder, capsys):
         assert len(said.splitlines()) == 1 and not mark.exists()
     cfg = complete(folder, saved_settings(folder), ippo.Config, ippo.Hypers)
     cfg.callbacks = []
-    assert runner.resumed_config(folder, cfg, ["callbacks=[]"], ippo.Config, ippo.Hypers).callbacks == []
+    assert resumed_config(folder, cfg, ["callbacks=[]"], ippo.Config, ippo.Hypers).callbacks == []
 
 
 def test_a_stranger_names_an_algorithm_file(folder, tmp_path, monkeypatch):
@@ -365,14 +367,14 @@ def test_opening_changes_nothing_here(folder):
     assert policies.is_finite(policy)
     assert state_of_process() == before
     with pytest.raises(UserError, match="devices=8: there "):
-        runner.make_plan(ippo.make, ippo.Config, ippo.Hypers, training.plan.settings, folder)
+        make_plan(ippo.make, ippo.Config, ippo.Hypers, training.plan.settings, folder)
 
 
 def test_training_leaves_the_process_as_it_was(trained, folder):
     precision = shoal.load(folder).plan.settings.precision
     precision.activations, precision.matmul = "bfloat16", "highest"
     before = state_of_process()
-    with runner.in_precision(precision):
+    with in_precision(precision):
         assert jax.config.jax_default_matmul_precision == "highest"
     assert state_of_process() == before
 

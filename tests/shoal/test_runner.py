@@ -27,8 +27,11 @@ from shoal.folder import checkpoint, policies
 from shoal.hashing import split
 from shoal.nn.models import Model
 from shoal.report import statistics
-from shoal.run import runner, sharding
+from shoal.run import loop, memory, sharding
+from shoal.run.compile import memory_of
+from shoal.run.evaluate import evaluate
 from shoal.run.progress import Display
+from shoal.run.signals import GO_ON
 from tests.conftest import SCRIPT, SMALL
 
 TINY = Model(widths=(8,))
@@ -129,7 +132,7 @@ def test_a_killed_training_resumes_to_the_bit(train, tmp_path, kill):
     process.send_signal(kill)
     printed = process.communicate(timeout=60)
     if kill == signal.SIGTERM and process.returncode != 0:  # it had not finished before
-        assert process.returncode == runner.GO_ON
+        assert process.returncode == GO_ON
         assert f"resume={folder} goes on" in printed[0]
         assert (folder / "curves.png").exists()
     train(f"resume={folder}", small=False)
@@ -224,13 +227,13 @@ def test_no_chunk_but_the_first_compiles(train, monkeypatch):
         lambda event, *_, **__: compiled.append(event) if event.endswith("backend_compile_duration") else None
     )
     seen: list[int] = []
-    original = runner.chunk_records
+    original = loop.chunk_records
 
     def spy(*arguments):
         seen.append(len(compiled))
         return original(*arguments)
 
-    monkeypatch.setattr(runner, "chunk_records", spy)
+    monkeypatch.setattr(loop, "chunk_records", spy)
     train("chunks=8")
     assert len(seen) == 8
     assert seen[1] == seen[-1]
@@ -243,7 +246,7 @@ def test_200_runs_start_and_end(train):
 
 
 def test_too_little_memory_is_said_before_anything_runs(train, monkeypatch, capsys):
-    monkeypatch.setattr(runner, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 10_000)
     with pytest.raises(SystemExit):
         train()
     line = capsys.readouterr().err.strip().splitlines()[-1]
@@ -256,7 +259,7 @@ def test_the_memory_of_all_devices_counts():
     runs = 2 * len(jax.devices())
     double = sharding.over_runs(lambda x: x * 2, runs)
     program = jax.jit(double).lower(jax.ShapeDtypeStruct((runs, size), "float32")).compile()
-    assert runner.memory_of(program, runs) >= 2 * runs * size * 4  # in and out
+    assert memory_of(program, runs) >= 2 * runs * size * 4  # in and out
 
 
 def test_loading_executes_no_code(train, tmp_path):
@@ -287,7 +290,7 @@ def test_evaluation_is_one_whole_episode_per_environment(train):
     algorithm = ippo.make(config, envs.make("mpe/simple_spread"))
     state = algorithm.init(jax.random.PRNGKey(0), ippo.Hypers())
     policy = algorithm.policy(state)
-    next_key, values = runner.evaluate(algorithm, policy, jax.random.PRNGKey(5), 3, True)
+    next_key, values = evaluate(algorithm, policy, jax.random.PRNGKey(5), 3, True)
     assert not np.array_equal(next_key, jax.random.PRNGKey(5))
     np.testing.assert_array_equal(values["episode_length"], [25, 25, 25])
     step, act = jax.jit(algorithm.env.step), jax.jit(algorithm.acting.act, static_argnums=4)

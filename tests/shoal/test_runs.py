@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 import shoal
 from shoal.config.files import import_file
 from shoal.errors import UserError
-from shoal.run import runner
+from shoal.run.resume import resumed_config
 from tests.conftest import ROOT, SCRIPT, SMALL
 
 SWEEP = ["env=matrix/climbing", "sweep.lr=[1e-3,3e-4,1e-3]", "sweep.gamma=[0.9,0.99]", "runs_per_batch=8"]
@@ -221,7 +221,7 @@ def test_a_folder_of_an_older_version(folder):
     runs = shoal.load(folder)
     assert len(runs.plan.runs) == 12 and runs.plan.settings.logger.mode == "one"
     ippo = runs.module
-    assert runner.resumed_config(folder, runs.config, [], ippo.Config, ippo.Hypers).callbacks == []
+    assert resumed_config(folder, runs.config, [], ippo.Config, ippo.Hypers).callbacks == []
 
 
 def test_no_folder(tmp_path):

@@ -21,7 +21,9 @@ import pytest
 from shoal.errors import Fault, UserError
 from shoal.folder import checkpoint, lock, reading, writing
 from shoal.folder.records import Begun, Records
-from shoal.run import progress, runner, sharding
+from shoal.run import progress, sharding, signals
+from shoal.run.resume import refuse_taken
+from shoal.run.signals import Stop
 from tests.conftest import SCRIPT, SMALL
 from tests.shoal.test_runner import same_bits
 
@@ -377,7 +379,7 @@ def test_a_closed_pipe_ends_nothing(monkeypatch):
         return os.fdopen(right, "w", buffering=1)
 
     monkeypatch.setattr(sys, "stderr", cut())
-    stop = runner.Stop()
+    stop = Stop()
     stop._ask(signal.SIGTERM, None)
     assert stop.asked and stop.scheduled
     with progress.guarded():
@@ -389,8 +391,8 @@ def test_a_closed_pipe_ends_nothing(monkeypatch):
 
 
 def test_a_second_signal_ends_at_once_though_exceptions_are_dropped(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(runner.os, "_exit", sys.exit)
-    stop = runner.Stop(tmp_path)
+    monkeypatch.setattr(signals.os, "_exit", sys.exit)
+    stop = Stop(tmp_path)
     stop._ask(signal.SIGINT, None)
     with pytest.raises(SystemExit) as end:
         stop._ask(signal.SIGINT, None)
@@ -416,7 +418,7 @@ def test_a_logger_without_network_leaves_the_folder_free(complaint, tmp_path, mo
     assert "no such host; logger=wandb_offline" in complaint(*TINY, "logger=wandb", folder=place)
     assert asked["settings"] == {"init_timeout": 7}
     assert not (place / "config.yaml").exists()
-    runner.refuse_taken(place)
+    refuse_taken(place)
 
 
 def test_tensorboard_where_a_file_stands(complaint, tmp_path):

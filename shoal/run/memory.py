@@ -9,11 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 
+from shoal.errors import UserError
 from shoal.run import cost, sharding
+
+if TYPE_CHECKING:
+    from shoal.run.plan import Plan
 
 SHARE = 0.8  # of what is free: a plan is not exact, and the machine has other things to do
 OPTIMISER, REPLAY = "opt_state", "buffer"  # fields of a training state, by convention
@@ -109,3 +114,35 @@ def size_text(size: float) -> str:
         if size >= unit:
             return f"{size / unit:.2g} {name}" if size < 10 * unit else f"{size / unit:.0f} {name}"
     return f"{math.ceil(size / 2**10)} KiB"
+
+
+def check_memory(needed: int, available: int | None, plan: Plan) -> None:
+    """A :class:`UserError` that names ``runs_per_batch`` (and ``buffer_size``) if more is needed than there is."""
+    if available is None or needed <= available:
+        return
+    advice, runs, algo = [], plan.width, plan.settings.algo
+    members = plan.rules.population if plan.rules else 1
+    fit = max(1, int(runs * available / needed * 0.9))
+    if members > fit:
+        advice.append(f"population={fit} makes a population that fits")
+    elif runs > 1:
+        advice.append(f"runs_per_batch={fit // members * members} (or auto) trains them in batches that fit")
+    if "buffer_size" in algo:
+        advice.append(f"a smaller algo.buffer_size (it is {algo.buffer_size}) makes each run smaller")
+    advice = advice or ["make the networks, algo.num_envs or algo.rollout_length smaller"]
+    raise UserError(
+        f"{runs} run{'s' * (runs > 1)} need {size_text(needed)} and {size_text(available)} are free; "
+        f"{'; '.join(advice)}"
+    )
+
+
+def available_memory() -> int | None:
+    """Bytes that the device can still give; None if it does not tell."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    try:
+        meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(meminfo["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return None
