@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from shoal.config.compose import CONFIG_DIR, SEARCH, check_overrides, chosen_recipe, register
+from shoal.config.compose import CONFIG_DIR, SEARCH, check, chosen_recipe, register
 from shoal.config.files import import_file
 from shoal.config.words import fail, one_line, pasted
 from shoal.errors import UserError
@@ -46,6 +46,13 @@ class Job:
         self.begun = False
 
     def __call__(self, cfg: DictConfig) -> None:
+        """One training of those that Hydra starts."""
+        multirun = HydraConfig.get().mode == RunMode.MULTIRUN
+        folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
+        self.train(cfg, list(HydraConfig.get().overrides.task), folder)
+
+    def train(self, cfg: DictConfig, words: list[str], folder: Path | None = None) -> None:
+        """Train what ``cfg`` says, composed with ``words``; ``folder`` replaces its ``run.dir``."""
         import jax
 
         from shoal import training
@@ -54,12 +61,9 @@ class Job:
 
         self.begun = True
         sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
-        multirun = HydraConfig.get().mode == RunMode.MULTIRUN
-        folder = Path(HydraConfig.get().runtime.output_dir) if multirun else None
         try:
-            overrides = list(HydraConfig.get().overrides.task)
             with progress.guarded():
-                training.run(*self.parts, cfg, folder, overrides, self.callbacks)
+                training.run(*self.parts, cfg, folder, words, self.callbacks)
         except UserError as error:
             fail(error)
         except Stopped:
@@ -95,12 +99,15 @@ def main(
     recipe, config_dir = chosen.get("name", recipe), chosen.get("dir", config_dir)
     try:
         register(config_type, hypers_type, name=script.stem)
-        argv = check_overrides(argv, recipe, config_type, hypers_type, config_dir)
+        command = check(argv, recipe, config_type, hypers_type, config_dir)
     except UserError as error:
         fail(error)
-    sys.argv[1:] = [*argv, SEARCH]
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     job = Job(make, config_type, hypers_type, callbacks)
+    if not command.by_hydra:
+        job.train(command.config, command.words)
+        return
+    sys.argv[1:] = [*command.flags, *command.words, SEARCH]
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     try:
         hydra_main(version_base="1.3", config_path=config_dir, config_name=recipe)(job)()
     except (HydraException, OmegaConfBaseException) as error:

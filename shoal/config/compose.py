@@ -10,7 +10,7 @@ import importlib.util
 import itertools
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import hydra
 from hydra import initialize_config_dir
@@ -18,7 +18,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from shoal import envs
@@ -60,12 +60,24 @@ def register(config_type: type, hypers_type: type, name: str) -> None:
 
 
 def compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
+    """A recipe with the words of a command line over it."""
+    return _without_hydra(_compose(recipe, overrides, config_dir))
+
+
+def _without_hydra(config: DictConfig) -> DictConfig:
+    with read_write(config), open_dict(config):
+        del config["hydra"]
+    return config
+
+
+def _compose(recipe: str, overrides: list[str], config_dir: str) -> DictConfig:
+    """:func:`compose`, with Hydra's own settings as ``hydra``."""
     for name in (word.removeprefix("env=") for word in overrides if word.startswith("env=")):
         if envs.canonical(name) == name and name not in envs.list():  # of a family that has no list
             family, task = name.split("/")
             ConfigStore.instance().store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
     with initialize_config_dir(version_base="1.3", config_dir=config_dir):
-        return hydra.compose(recipe, [*overrides, SEARCH])
+        return hydra.compose(recipe, [*overrides, SEARCH], return_hydra_config=True)
 
 
 def _known_keys(node: Any, prefix: str = "") -> set[str]:
@@ -96,58 +108,89 @@ def _flags(argv: list[str]) -> tuple[list[str], list[str]]:
     return flags, words
 
 
-def check_overrides(argv: list[str], recipe: str, config_type: type, hypers_type: type, config_dir: str) -> list[str]:
-    """The command line as Hydra shall see it, after every mistake in it has been answered by a :class:`UserError`."""
+class Command(NamedTuple):
+    """A command line in which there is no mistake."""
+
+    flags: list[str]  # Hydra's: -m, --cfg job
+    words: list[str]  # name=value
+    config: DictConfig  # what they make of the recipe; of several values of a word the first
+    by_hydra: bool  # more is asked for than one training in this process: a multirun, a launcher, Hydra's callbacks
+
+
+def check(argv: list[str], recipe: str, config_type: type, hypers_type: type, config_dir: str) -> Command:
+    """Read a command line and compose its configuration; the first mistake in it raises a :class:`UserError`."""
     readable(argv)
-    flags, words = _flags(argv)
-    kinds = {SHORT.get(flag, flag).partition("=")[0] for flag in flags}
-    words = [_canonical(word) for word in words]
-    evolve = [word.removeprefix("evolve=") for word in words if word.startswith("evolve=")]
-    schemes = [f"evolve={name.strip()}" for names in evolve for name in names.split(",")]
-    _check_groups(schemes, "")
-    try:  # a scheme of evolution has settings of its own; a multirun may have several
-        recipes = [compose(recipe, scheme, config_dir) for scheme in ([[name] for name in schemes] or [[]])]
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_misfit(recipe, config_dir, error)) from error
-    defaults, known = recipes[0], set().union(*map(_known_keys, recipes))
-    checked, singles, variants = [], [], []
-    goes_on = any(word.startswith("resume=") and word != "resume=auto" for word in words)
-    for word in words:
-        if goes_on and not schemes and word.startswith(("evolve.", "population=")):
-            raise UserError(f"{word}: a resumed training cannot change this; start a new one instead")
-        name = word.partition("=")[0]
-        if name in PATHS and "--multirun" not in kinds:
-            word = as_text(word)
-        override = parsed(word)
-        if name == "env.kwargs" or word.startswith(OPEN):
-            word = f"++{word}"
-        key = override.key_or_group
-        _check_key(key, known, hypers_type)
-        if override.package is not None or (override.is_delete() and not key.startswith(("hydra", *OPEN))):
-            raise UserError(f"{word}: cannot be taken away or renamed; {key}=<value> changes it")
-        checked.append(word)
-        if key == "launcher" and not {"--multirun", "--cfg"} & kinds:
-            raise UserError(f"{word}: launches the jobs of a multirun (-m); without one, leave it out")
-        if override.is_sweep_override():
-            if "--multirun" not in kinds:
-                raise UserError(f"{word}: several values of one setting need -m (Hydra's multirun)")
-            options = _options(word, override)
-            singles.append(options[0])
-            variants += [(len(singles) - 1, option) for option in options[1:]]
-        else:
-            singles.append(word)
-    for position, option in [(None, ""), *variants]:
-        trial = [option if i == position else word for i, word in enumerate(singles)]
-        _check_groups(trial, defaults.file)
+    flags, given = _flags(argv)
+    given = [_canonical(word) for word in given]
+    chosen = [word.removeprefix("evolve=") for word in given if word.startswith("evolve=")]
+    schemes = [f"evolve={name.strip()}" for names in chosen for name in names.split(",")]
+    _check_groups(schemes)
+    words, trials = _read(given, bool(schemes), {SHORT.get(flag, flag).partition("=")[0] for flag in flags})
+    configs, by_hydra = [], bool(flags) or any(word.lstrip("+~").startswith("hydra") for word in words)
+    for trial in trials:
+        _check_algorithm(trial, recipe, config_dir)
+        _check_groups(trial)
         try:
-            cfg = compose(recipe, trial, config_dir)
+            config = _compose(recipe, trial, config_dir)
         except Exception as error:  # Hydra answers some words with errors of any kind
+            known = set().union(*map(_known_keys, _defaults(recipe, schemes, config_dir)))
+            for word in words:
+                _check_key(parsed(word).key_or_group, known)
             raise UserError(one_line(error, trial)) from error
+        by_hydra = by_hydra or _is_busy(config.hydra)
+        configs.append(_without_hydra(config))
         try:
-            check_settings(cfg, config_type, hypers_type)
+            check_settings(configs[-1], config_type, hypers_type)
         except OmegaConfBaseException as error:
             raise UserError(one_line(error, trial)) from error
-    return flags + checked
+    return Command(flags, words, configs[0], by_hydra)
+
+
+def _is_busy(hydra: DictConfig) -> bool:
+    """Whether a recipe has Hydra do anything around a training."""
+    idle: dict[str, Any] = {"mode": None, "run.dir": ".", "output_subdir": None, "callbacks": {}}
+    idle |= {"job.chdir": None, "job.env_set": {}, "job_logging.root": None, "hydra_logging.root": None}
+    return any(OmegaConf.select(hydra, name) != value for name, value in idle.items())
+
+
+def _defaults(recipe: str, schemes: list[str], config_dir: str) -> list[DictConfig]:
+    """A recipe without the words of a command line, once for each scheme of evolution: these have different fields."""
+    try:
+        return [compose(recipe, words, config_dir) for words in ([[scheme] for scheme in schemes] or [[]])]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_misfit(recipe, config_dir, error)) from error
+
+
+def _read(given: list[str], evolves: bool, kinds: set[str]) -> tuple[list[str], list[list[str]]]:
+    """The words as Hydra shall see them, and lists of them without multiple values: one for every value."""
+    multirun = "--multirun" in kinds
+    words, singles, variants = [], [], []
+    goes_on = any(word.startswith("resume=") and word != "resume=auto" for word in given)
+    for word in given:
+        if goes_on and not evolves and word.startswith(("evolve.", "population=")):
+            raise UserError(f"{word}: a resumed training cannot change this; start a new one instead")
+        name = word.partition("=")[0]
+        if name in PATHS and not multirun:
+            word = as_text(word)
+        override = parsed(word)
+        key = override.key_or_group
+        if name == "env.kwargs" or word.startswith(OPEN):
+            word = f"++{word}"
+        if override.package is not None or (override.is_delete() and not key.startswith(("hydra", *OPEN))):
+            raise UserError(f"{word}: cannot be taken away or renamed; {key}=<value> changes it")
+        words.append(word)
+        if key == "launcher" and not {"--multirun", "--cfg"} & kinds:
+            raise UserError(f"{word}: launches the jobs of a multirun (-m); without one, leave it out")
+        if not override.is_sweep_override():
+            singles.append(word)
+            continue
+        if not multirun:
+            raise UserError(f"{word}: several values of one setting need -m (Hydra's multirun)")
+        options = _options(word, override)
+        singles.append(options[0])
+        variants += [(len(singles) - 1, option) for option in options[1:]]
+    others = [[*singles[:position], option, *singles[position + 1 :]] for position, option in variants]
+    return words, [singles, *others]
 
 
 def parsed(word: str) -> Override:
@@ -170,19 +213,19 @@ def _options(word: str, override: Override) -> list[str]:
 
 
 def _canonical(word: str) -> str:
-    """A word for a group without Hydra's ``+``, and names of environments in their one spelling.
+    """A word without Hydra's ``+``, unless it is about Hydra; names of environments in their one spelling.
 
     Recipes and folders go by that spelling.
     """
+    if not word.lstrip("+").startswith("hydra"):
+        word = word.lstrip("+")
     key, _, value = word.partition("=")
-    if key.lstrip("+") in GROUPS:
-        key, word = key.lstrip("+"), word.lstrip("+")
     if key != "env":
         return word
     return f"env={','.join(envs.canonical(name) or name for name in value.split(','))}"
 
 
-def _check_key(key: str, known: set[str], hypers_type: type) -> None:
+def _check_key(key: str, known: set[str]) -> None:
     if key.startswith(("hydra.", "hydra/", *OPEN)) or key in known or key in GROUPS:
         return
     parent, _, leaf = key.rpartition(".")
@@ -211,19 +254,26 @@ def composed(algorithm: str, words: list[str]) -> tuple[ModuleType, DictConfig]:
     module = importlib.import_module(f"shoal.baselines.{file.replace('/', '.')}")
     recipe, words = Path(file).name, [f"algorithm={algorithm}", *words]
     register(module.Config, module.Hypers, name=recipe)
-    checked = check_overrides(words, recipe, module.Config, module.Hypers, CONFIG_DIR)
-    return module, compose(recipe, checked, CONFIG_DIR)
+    return module, check(words, recipe, module.Config, module.Hypers, CONFIG_DIR).config
 
 
-def _check_groups(words: list[str], file: str) -> None:
-    """Names of algorithms, environments and loggers: Hydra's own message for these lists the whole search path."""
-    for word in words:
-        key, _, value = word.partition("=")
-        if key == "algorithm" and algorithms().get(value) != file:
-            known = algorithms()
+def _check_algorithm(words: list[str], recipe: str, config_dir: str) -> None:
+    """Refuse the name of an algorithm that another file implements."""
+    known = algorithms()
+    for value in (word.removeprefix("algorithm=") for word in words if word.startswith("algorithm=")):
+        if Path(known.get(value, "")).name == recipe:
+            continue
+        file = _defaults(recipe, [], config_dir)[0].file  # a recipe of the user's own says which file it is for
+        if known.get(value) != file:
             here = ", ".join(name for name, other in known.items() if other == file) or "no named algorithms"
             where = f"; python -m shoal {value} runs that" if value in known else ""
             raise UserError(f"algorithm={value}: this file has {here}{where}")
+
+
+def _check_groups(words: list[str]) -> None:
+    """Names of environments, loggers and launchers: Hydra's own message for these lists the whole search path."""
+    for word in words:
+        key, _, value = word.partition("=")
         if key == "env" and envs.canonical(value) is None:
             envs.make(value)  # raises, with the nearest names
         for group, names in (("logger", LOGGERS), ("evolve", tuple(SCHEMES))):

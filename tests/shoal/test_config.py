@@ -99,8 +99,8 @@ def test_several_schemes_of_evolution_may_share_their_settings(complaint):
 
     words = ["evolve=pbt,tournament", "evolve.rounds=4"]
     compose.register(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
-    checked = compose.check_overrides(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR)
-    assert checked == ["-m", *words]
+    checked = compose.check(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR)
+    assert (checked.flags, checked.words, checked.by_hydra) == (["-m"], words, True)
     assert "need -m" in complaint(*words)
     assert "evolve.size" in complaint("-m", *words, "evolve.size=3")  # of a tournament alone
 
@@ -162,4 +162,5 @@ def test_hydras_own_flags_keep_their_values():
 
     compose.register(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
     words = ["--cfg", "job", "seeds=2"]
-    assert compose.check_overrides(words, "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR) == words
+    checked = compose.check(words, "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR)
+    assert (checked.flags, checked.words, checked.by_hydra) == (words[:2], words[2:], True)

@@ -340,8 +340,7 @@ def plan_of(module: ModuleType, *words: str) -> Plan:
         "evolve.rounds=2", "evaluation.episodes=2",
     ]  # fmt: skip
     extra = [word for word in FILES[module] if not word.startswith("env.kwargs")]
-    checked = compose.check_overrides([*small, *extra, *words], name, module.Config, module.Hypers, compose.CONFIG_DIR)
-    cfg = compose.compose(name, checked, compose.CONFIG_DIR)
+    cfg = compose.check([*small, *extra, *words], name, module.Config, module.Hypers, compose.CONFIG_DIR).config
     return make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
 
 
@@ -588,8 +587,7 @@ def test_a_mistake_is_one_line(words, answer):
         made = ["total_steps=64"]
         name, module = "ippo_ff_mpe", ippo_ff_mpe
         compose.register(module.Config, module.Hypers, name=name)
-        checked = compose.check_overrides([*words, *made], name, module.Config, module.Hypers, compose.CONFIG_DIR)
-        cfg = compose.compose(name, checked, compose.CONFIG_DIR)
+        cfg = compose.check([*words, *made], name, module.Config, module.Hypers, compose.CONFIG_DIR).config
         make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
     assert answer in str(error.value)
     assert "\n" not in str(error.value)
