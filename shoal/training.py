@@ -28,7 +28,7 @@ from shoal.envs.check import check
 from shoal.errors import Fault, UserError
 from shoal.evolve.plan import evolving_plan
 from shoal.folder import lock, writing
-from shoal.folder.records import algorithm_name
+from shoal.folder.layout import algorithm_name
 from shoal.report.results import write_results
 from shoal.rl import learners
 from shoal.rl.metrics import chosen_objective

@@ -17,8 +17,9 @@ from shoal.benchmark.cells import Cell, composed
 from shoal.benchmark.settings import name_of
 from shoal.config.settings import complete, saved_settings
 from shoal.errors import UserError
-from shoal.folder import checkpoint, reading
-from shoal.folder.records import EVALUATIONS, whole_lines
+from shoal.folder import checkpoint
+from shoal.folder.layout import CONFIG, PROVENANCE
+from shoal.folder.tables import Entry, read_evaluations
 from shoal.run import cost, sharding
 from shoal.run.compile import in_precision
 from shoal.run.memory import available_memory
@@ -74,7 +75,7 @@ def plan_cell(cell: Cell) -> Planned:
 
 def _done(cell: Cell, cfg: DictConfig, made: Plan, module: ModuleType) -> float:
     """The share of a cell that its folder holds, after checking that it holds the same training."""
-    if not os.path.exists(cell.folder / "config.yaml"):
+    if not os.path.exists(cell.folder / CONFIG):
         return 0.0
     saved = complete(cell.folder, saved_settings(cell.folder), module.Config, module.Hypers)
     before: Any = OmegaConf.to_container(saved)
@@ -103,17 +104,14 @@ def checkpointed(folder: Path) -> int:
 def ended(folder: Path, steps: int, batches: int) -> bool:
     """Whether every batch has had its last evaluation after ``steps`` steps, and the folder is whole."""
     last = {entry["batch"] for entry in evaluations(folder) if "absolute" in entry and entry["env_steps"] >= steps}
-    return len(last) == batches and (folder / "provenance.json").exists()
+    return len(last) == batches and (folder / PROVENANCE).exists()
 
 
-def evaluations(folder: Path) -> list[dict[str, Any]]:
-    """What a training has evaluated so far; a line that a killed process left half is passed over."""
-    entries = []
+def evaluations(folder: Path) -> list[Entry]:
+    """Everything that a training has evaluated so far; nothing if the file cannot be read."""
     with contextlib.suppress(UserError):
-        for line in whole_lines(folder / EVALUATIONS):
-            with contextlib.suppress(ValueError):
-                entries.append(reading.evaluation(line))
-    return entries
+        return read_evaluations(folder).entries
+    return []
 
 
 def estimate(made: Plan) -> tuple[float, float]:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from shoal.benchmark.cells import Cell, last_line
 from shoal.benchmark.plan import Planned, ended, evaluations
 from shoal.folder import reading, writing
-from shoal.folder.records import METRICS, diverged_runs, objective_of, short_name
+from shoal.folder.layout import CONFIG, ENV_STEPS, EVALUATION, RETURN, objective_of, short_name
+from shoal.folder.tables import diverged_runs, last_row, means_of
 from shoal.report.statistics import bootstrap, iqm
 from shoal.run.signals import GO_ON, PARENT
 
@@ -47,16 +47,10 @@ class Tick(NamedTuple):
 
 def look(folder: Path) -> Tick | None:
     """The last whole row of a training's ``metrics.csv``; None before the first."""
+    row = last_row(folder) or {}
     try:
-        with reading.opened(folder / METRICS, reading.RECORDS) as file:
-            header = file.readline().decode().rstrip("\n").split(",")
-            start = file.tell()
-            file.seek(0, os.SEEK_END)
-            file.seek(max(start, file.tell() - 4096))
-            rows = file.read().decode().rpartition("\n")[0].splitlines()
-        cells = dict(zip(header, rows[-1].split(","), strict=True))
-        return Tick(int(cells["env_steps"]), float(cells["evaluation/episode_return"] or "nan"))
-    except (OSError, IndexError, KeyError, ValueError):
+        return Tick(int(row[ENV_STEPS]), float(row[EVALUATION + RETURN] or "nan"))
+    except (KeyError, ValueError):
         return None
 
 
@@ -67,7 +61,7 @@ def train_cell(one: Planned, watch: Callable[[Tick], None] | None = None, stop: 
     begin = time.perf_counter()
     with (cell.folder / LOCK).open("w") as lock:
         _wait_for(lock, cell)
-        begun = (cell.folder / "config.yaml").exists()
+        begun = (cell.folder / CONFIG).exists()
         # A training that was killed before its first checkpoint starts again from the beginning of the same folder.
         place = [f"resume={cell.folder}"] if begun else [f"run.dir={cell.folder}"]
         again = ("total_steps", "logger", "callbacks", "env")  # code is named again (docs/guide.md)
@@ -139,12 +133,11 @@ class Reached(NamedTuple):
 
 def reached(folder: Path) -> Reached | None:
     """What a training has come to; None if it has not been evaluated."""
-    objective, lost = objective_of(OmegaConf.load(folder / "config.yaml")), diverged_runs(folder)  # type: ignore[arg-type]
+    objective, lost = objective_of(reading.settings(folder / CONFIG)), diverged_runs(folder)
     last: dict[int, float] = {}
     for entry in evaluations(folder):
         if "absolute" not in entry:
-            values = np.asarray(entry["metrics"][objective], float).mean(axis=-1)
-            last |= dict(zip(entry["runs"], values, strict=True))
+            last |= dict(zip(entry["runs"], means_of(entry, objective), strict=True))
     values = np.array([value for run, value in last.items() if np.isfinite(value) and run not in lost])
     if not last:
         return None

@@ -14,7 +14,7 @@ from shoal.config.fields import limits, setting, validate, validate_fields
 from shoal.config.schemes import SCHEMES
 from shoal.config.words import one_line
 from shoal.errors import UserError
-from shoal.folder import reading, records
+from shoal.folder import layout, reading
 
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 LOGGER_MODES = ("one", "per_seed")
@@ -107,7 +107,7 @@ class Settings:
 
 
 def sweep_schema(hypers_type: type) -> type:
-    """How points are made (``records.SWEEP_FIELDS``), and one open field per hyperparameter."""
+    """How points are made (``folder.layout.SWEEP_FIELDS``), and one open field per hyperparameter."""
     own: list[tuple[str, Any, Any]] = [
         ("mode", str, setting("grid", choices=SWEEP_MODES)),
         ("num", int, setting(10, low=1)),
@@ -203,7 +203,7 @@ def complete(folder: Path, saved: DictConfig, config_type: type, hypers_type: ty
     """
     schema = settings_schema(config_type, hypers_type, "")
     schema.run.dir = ""
-    schema.evaluation.objective = records.objective_of(saved)
+    schema.evaluation.objective = layout.objective_of(saved)
     try:
         scheme = SCHEMES.get(str(OmegaConf.select(saved, "evolve.scheme", default="none")))
         schema.evolve = OmegaConf.structured(scheme or SCHEMES["none"])

@@ -15,7 +15,7 @@ from shoal.config.schemes import Halving
 from shoal.config.settings import SHARES
 from shoal.errors import UserError
 from shoal.evolve.rules import first_values, make_rules, parse
-from shoal.folder.records import SWEEP_FIELDS
+from shoal.folder.layout import SWEEP_FIELDS
 from shoal.nn import elastic
 from shoal.run import sweep
 from shoal.run.plan import Plan

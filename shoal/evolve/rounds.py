@@ -23,7 +23,7 @@ from shoal.config.schemes import Halving
 from shoal.evolve.population import NOBODY, Kind, Population, Trial
 from shoal.evolve.rules import Rules
 from shoal.evolve.select import evolve, first_memory
-from shoal.folder.records import RETURN
+from shoal.folder.layout import RETURN
 from shoal.nn import elastic
 from shoal.rl.metrics import Table
 from shoal.run import sharding

@@ -6,14 +6,16 @@ absolute metric of that member which was the best before. Nothing here needs JAX
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shoal.folder import reading
-from shoal.folder.records import LINEAGE, RETURN, figure, whole_lines
+from shoal.folder.layout import ENV_STEPS, LINEAGE, RETURN, RUN
+from shoal.folder.records import figure
+from shoal.folder.tables import csv_table, means_of, whole_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,13 +24,7 @@ if TYPE_CHECKING:
     from shoal.evolve.rules import Rules
 
 
-ABOUT = ("run", "population", "env_steps", "round", "member", "parent", "mutation", "changed")
-
-
-def members_of(config: Mapping[str, Any]) -> int:
-    """How many members a population of a saved training has; 1 without evolution."""
-    scheme = (config.get("evolve") or {}).get("scheme", "none")
-    return 1 if scheme == "none" else int(config["population"])
+ABOUT = (RUN, "population", ENV_STEPS, "round", "member", "parent", "mutation", "changed")
 
 
 def rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: int) -> list[dict[str, str]]:
@@ -41,9 +37,9 @@ def rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: in
     for position, run in enumerate(runs):
         parent, changed = int(told.parent[position]), int(told.changed[position])
         line = {
-            "run": str(run),
+            RUN: str(run),
             "population": str(run // members),
-            "env_steps": str(env_steps),
+            ENV_STEPS: str(env_steps),
             "round": str(number),
             "member": str(run % members),
             "parent": str(parent) if parent >= 0 else "",
@@ -66,7 +62,7 @@ def read(folder: Path) -> pd.DataFrame:
     if not lines:
         raise reading.mistake(f"{folder / LINEAGE}: there is no round in it yet")
     empty = {"parent": [""], "fitness": [""]}
-    return reading.table(folder / LINEAGE, lines, kinds, keep_default_na=False, na_values=empty)
+    return csv_table(folder / LINEAGE, lines, kinds, keep_default_na=False, na_values=empty)
 
 
 def evolved(table: pd.DataFrame) -> list[str]:
@@ -105,7 +101,7 @@ def best_of_populations(
     best: dict[int, float] = {}  # of each run
     reduced = []
     for entry in entries:
-        returns = np.asarray(entry["metrics"][objective], float).mean(axis=-1)
+        returns = means_of(entry, objective)
         returns = np.where(np.isfinite(returns) & ~np.isin(entry["runs"], entry.get("diverged", [])), returns, -np.inf)
         if "absolute" in entry:
             returns = np.array([best.get(run, -np.inf) for run in entry["runs"]])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +26,20 @@ from omegaconf import DictConfig, OmegaConf
 
 from shoal.config.files import import_named
 from shoal.folder import lineage, reading
-from shoal.folder.records import EVALUATIONS, METRICS, SWEEP_FIELDS, diverged_runs, objective_of, whole_lines
+from shoal.folder.layout import (
+    CONFIG,
+    ENV_STEPS,
+    EVALUATIONS,
+    MARL_EVAL,
+    RETURN,
+    RUN,
+    SEED,
+    algorithm_name,
+    members_of,
+    objective_of,
+    swept_names,
+)
+from shoal.folder.tables import diverged_runs, metrics_table, read_evaluations
 
 if TYPE_CHECKING:
     from shoal.algorithm import Algorithm, Params
@@ -52,13 +64,12 @@ class Runs:
     @property
     def members(self) -> int:
         """Of a population; 1 without evolution."""
-        return lineage.members_of(self.config)  # type: ignore[arg-type]
+        return members_of(self.config)  # type: ignore[arg-type]
 
     @property
     def name(self) -> str:
         """What reports call the algorithm."""
-        own = Path(self.config.file).name == self.config.recipe
-        return str(self.config.algorithm if own else self.config.recipe)
+        return algorithm_name(self.config)  # type: ignore[arg-type]
 
     @property
     def objective(self) -> str:
@@ -68,8 +79,7 @@ class Runs:
     @property
     def swept(self) -> list[str]:
         """The names of the swept hyperparameters."""
-        sweep = self.config.get("sweep") or {}
-        return [str(name) for name, value in sweep.items() if name not in SWEEP_FIELDS and value is not None]
+        return swept_names(self.config)  # type: ignore[arg-type]
 
     @property
     def _num_points(self) -> int:
@@ -87,14 +97,7 @@ class Runs:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """``metrics.csv``: a row per run and chunk. Empty if there is none yet."""
-        lines = whole_lines(self.folder / METRICS)
-        if not lines:
-            return pd.DataFrame({"run": [], "seed": [], "env_steps": []}, dtype=int)
-        kinds = {"run": int, "seed": int, "env_steps": int, "diverged": float} | dict.fromkeys(self.swept, float)
-        table = reading.table(self.folder / METRICS, lines, defaultdict(lambda: float, kinds))
-        for name in self.swept:  # as they were asked for: 0.001, not 0.00100000005
-            table[name] = [float(str(value)) for value in table[name].to_numpy(np.float32)]
-        return table.astype({"diverged": bool})
+        return metrics_table(self.folder, self.swept)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -102,12 +105,12 @@ class Runs:
 
         With evolution a seed is a population, and instead of a point there is the ``member``.
         """
-        rows = self.metrics.drop_duplicates("run").set_index("run").sort_index()
+        rows = self.metrics.drop_duplicates(RUN).set_index(RUN).sort_index()
         if self.members > 1:
             rows.insert(0, "member", rows.index.to_numpy() % self.members)
-            return rows[["member", "seed"]]
+            return rows[["member", SEED]]
         rows.insert(0, "point", rows.index.to_numpy() // int(self.config.seeds))
-        return rows[["point", "seed", *(name for name in self.swept if name in rows)]]
+        return rows[["point", SEED, *(name for name in self.swept if name in rows)]]
 
     @cached_property
     def lineage(self) -> pd.DataFrame:
@@ -125,28 +128,31 @@ class Runs:
         """
         parts = []
         for entry in self._entries:
-            shape = np.shape(entry["metrics"]["episode_return"])  # [runs, episodes]
+            shape = np.shape(entry["metrics"][RETURN])  # [runs, episodes]
             run, episode = np.meshgrid(entry["runs"], np.arange(shape[1]), indexing="ij")
-            columns = {"run": run.ravel(), "env_steps": entry["env_steps"], "absolute": "absolute" in entry}
+            columns = {RUN: run.ravel(), ENV_STEPS: entry["env_steps"], "absolute": "absolute" in entry}
             columns |= {"episode": episode.ravel()}
             columns |= {name: np.asarray(values, float).ravel() for name, values in entry["metrics"].items()}
             parts.append(pd.DataFrame(columns))
         if not parts:
-            return pd.DataFrame({"run": [], "env_steps": [], "episode": []}, dtype=int)
-        return self.table.reset_index().merge(pd.concat(parts, ignore_index=True), on="run")
+            return pd.DataFrame({RUN: [], ENV_STEPS: [], "episode": []}, dtype=int)
+        return self.table.reset_index().merge(pd.concat(parts, ignore_index=True), on=RUN)
 
     @property
     def marl_eval(self) -> dict[str, Any]:
         """``evaluations.json``: marl-eval's layout of the same, written when a training ends or stops."""
-        path = self.folder / "evaluations.json"
+        path = self.folder / MARL_EVAL
         if not os.path.exists(path):
             raise _mistake(f"{path}: is written when a training ends; until then there is .evaluations")
         return reading.json_file(path, reading.RECORDS)
 
     @property
     def _entries(self) -> list[dict[str, Any]]:
-        path = self.folder / EVALUATIONS
-        return reading.evaluations(path, whole_lines(path))
+        found = read_evaluations(self.folder)
+        for number, reason in found.faults.items():
+            if number != found.half:
+                raise _mistake(f"{self.folder / EVALUATIONS}: line {number} cannot be read ({reason})")
+        return found.entries
 
     @cached_property
     def best(self) -> int:
@@ -243,7 +249,7 @@ def load(folder: str | Path, file: str | Path | None = None) -> Runs:
     environment or network. Only policies need it, and not if it is imported already.
     """
     folder = Path(folder)
-    path = folder / "config.yaml"
+    path = folder / CONFIG
     if not os.path.exists(path):
         raise _mistake(f"{folder}: no config.yaml there; name the folder that a training left behind")
     runs = Runs(folder, OmegaConf.create(reading.settings(path)), file)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.folder import reading, writing
-from shoal.folder.records import RETURN
+from shoal.folder.layout import RETURN
 
 if TYPE_CHECKING:
     from shoal.run.sweep import Runs

@@ -9,17 +9,15 @@ Nothing here needs JAX.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import yaml
 
 SETTINGS, FACTS, RECORDS = 2**20, 2**26, 2**32  # bytes: the most that a configuration, a JSON, a record may have
@@ -131,7 +129,7 @@ def json_file(path: Path, most: int = FACTS) -> Any:
     except RecursionError as error:
         raise mistake(f"{path}: is nested too deeply") from error
     except ValueError as error:
-        raise mistake(f"{path}: no JSON that can be read ({_first_line(error)})") from error
+        raise mistake(f"{path}: no JSON that can be read ({first_line(error)})") from error
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -170,13 +168,14 @@ def yaml_file(path: Path, aliases: bool = False) -> Any:
                 raise ValueError("its aliases stand for too much")
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise mistake(f"{path}: no YAML that can be read ({line}{_first_line(error.problem)})") from error
+        raise mistake(f"{path}: no YAML that can be read ({line}{first_line(error.problem)})") from error
     except Exception as error:  # the constructors of `!!int`, `!!timestamp` and others fail in many ways
-        raise mistake(f"{path}: no YAML that can be read ({_first_line(error)})") from error
+        raise mistake(f"{path}: no YAML that can be read ({first_line(error)})") from error
     return tree
 
 
-def _first_line(error: object) -> str:
+def first_line(error: object) -> str:
+    """The first line of an error's text, cut to 200 characters; the name of its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -219,55 +218,3 @@ def settings(path: Path) -> dict[str, Any]:
     if tree.get("evolve", {}).get("scheme", "none") != "none" and not tree.get("population"):
         raise mistake(f"{path}: is no training's configuration (population: is missing)")
     return tree
-
-
-def evaluation(line: str) -> dict[str, Any]:
-    """One line of ``evaluations.jsonl``; a ``ValueError`` if it is none."""
-    try:
-        entry = json.loads(line)
-        runs, metrics = entry["runs"], entry["metrics"]
-        counts: list[Any] = [entry["batch"], entry["env_steps"], *runs]
-        whole = all(type(number) is int and 0 <= number < 2**53 for number in counts)
-        known = whole and runs and len(set(runs)) == len(runs) and max(runs) < MOST_RUNS
-        if not known or not set(entry.get("diverged", ())) <= set(runs) or "episode_return" not in metrics:
-            raise ValueError("no evaluation")
-        for name, values in metrics.items():
-            table = np.asarray(values)
-            if table.ndim != 2 or len(table) != len(runs) or not table.size or table.dtype.kind not in "iuf":
-                raise ValueError(f"{name}: no list of episodes for each run")
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError("no evaluation") from error
-    return entry
-
-
-def evaluations(path: Path, lines: list[str]) -> list[dict[str, Any]]:
-    """Those of all ``lines`` of the file ``path``."""
-    entries = []
-    for number, line in enumerate(lines, 1):
-        try:
-            entries.append(evaluation(line))
-        except ValueError as error:
-            raise mistake(f"{path}: line {number} cannot be read ({_first_line(error)})") from error
-    return entries
-
-
-def table(path: Path, lines: list[str], kinds: Mapping[str, type], **options: Any) -> Any:
-    """The lines of a CSV file as pandas' table; ``kinds`` are those of the columns that must be there."""
-    import pandas as pd
-
-    names = lines[0].rstrip("\n").split(",")
-    missing = [name for name in kinds if name not in names]
-    if missing or len(set(names)) < len(names):
-        raise mistake(
-            f"{path}: line 1 cannot be read (no column {missing[0]})"
-            if missing
-            else f"{path}: two columns have one name"
-        )
-    for number, line in enumerate(lines, 1):
-        if line.count(",") != len(names) - 1:
-            raise mistake(f"{path}: line {number} cannot be read (it has not {len(names)} values)")
-    try:
-        with np.errstate(invalid="ignore"):  # infinity in a column of whole numbers: an error follows
-            return pd.read_csv(io.StringIO("".join(lines)), dtype=kinds, **options)
-    except (ValueError, OverflowError) as error:
-        raise mistake(f"{path}: cannot be read ({_first_line(error)})") from error

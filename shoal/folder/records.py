@@ -10,20 +10,21 @@ training goes on, half a line too. Lines that are missing or were changed before
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shoal.folder import reading, writing
+from shoal.folder.layout import EVALUATIONS, LINEAGE, METRICS, RUN
+from shoal.folder.tables import ENDING, evaluation, read_evaluations
 
 if TYPE_CHECKING:
     from shoal.algorithm import Metrics
@@ -32,45 +33,7 @@ if TYPE_CHECKING:
     from shoal.run.plan import Plan
     from shoal.run.state import RunState
 
-METRICS, EVALUATIONS, LINEAGE = "metrics.csv", "evaluations.jsonl", "lineage.csv"
-RETURN = "episode_return"  # of an agent, the mean over all agents
-SWEEP_FIELDS = ("mode", "num", "seed", "paired")  # of `sweep` in config.yaml; all others are hyperparameters
-ENDING = "\n"
 ABSOLUTE = '{"absolute"'  # begins an entry that follows the last checkpoint; played again if it is missing
-
-
-def objective_of(config: Mapping[str, Any]) -> str:
-    """The metric that a training is ranked by; a folder without this setting was ranked by the mean return."""
-    return str((config.get("evaluation") or {}).get("objective", RETURN))
-
-
-def short_name(objective: str) -> str:
-    """What a line calls figures of the objective."""
-    return "return" if objective == RETURN else objective
-
-
-def swept_names(config: Mapping[str, Any]) -> list[str]:
-    """The names of the swept hyperparameters."""
-    sweep = config.get("sweep") or {}
-    return [str(name) for name, value in sweep.items() if name not in SWEEP_FIELDS and value is not None]
-
-
-def algorithm_name(settings: Any) -> str:
-    """What reports call the algorithm of a training: its name, or that of the user's file."""
-    return str(settings.algorithm if Path(settings.file).name == settings.recipe else settings.recipe)
-
-
-def diverged_runs(folder: Path) -> set[int]:
-    """The runs whose newest row of ``metrics.csv`` has ``diverged``; rows that cannot be read count for nothing."""
-    newest: dict[int, bool] = {}
-    with contextlib.suppress(OSError, ValueError, csv.Error):
-        rows = csv.reader(whole_lines(folder / METRICS))
-        header = next(rows, [])
-        run, diverged = header.index("run"), header.index("diverged")
-        for row in rows:
-            with contextlib.suppress(ValueError, IndexError):
-                newest[int(row[run])] = row[diverged] == "1"
-    return {run for run, diverged in newest.items() if diverged}
 
 
 def figure(value: Any) -> str:
@@ -155,7 +118,7 @@ class Records:
         for name in (METRICS, LINEAGE, EVALUATIONS):
             path = self.folder / name
             lines, kept = _torn_lines(path), []
-            header = lines[:1] if name != EVALUATIONS and lines and lines[0].startswith("run,") else []
+            header = lines[:1] if name != EVALUATIONS and lines and lines[0].startswith(f"{RUN},") else []
             if header:
                 self.headers[name] = header[0].rstrip(ENDING).split(",")
             for line in lines[len(header) :]:
@@ -204,14 +167,14 @@ class Records:
 
     def evaluations(self) -> list[dict[str, Any]]:
         """All evaluations so far."""
-        return [json.loads(line) for line in whole_lines(self.folder / EVALUATIONS)]
+        return read_evaluations(self.folder).entries
 
 
 def place_of(name: str, line: str, header: list[str] | None, batches: Sequence[Begun]) -> tuple[int | None, int]:
     """The batch and the environment steps of a line; None if it is of no batch, or no such line."""
     try:
         if name == EVALUATIONS:
-            entry = reading.evaluation(line)
+            entry = evaluation(line)
             batch, env_steps = entry["batch"], entry["env_steps"]
             begun = batches[batch]
             if not begun.first_run <= min(entry["runs"]) <= max(entry["runs"]) < begun.stop_run:
@@ -223,12 +186,6 @@ def place_of(name: str, line: str, header: list[str] | None, batches: Sequence[B
         return (batch if fits else None), env_steps
     except (ValueError, IndexError, StopIteration):
         return None, 0
-
-
-def whole_lines(path: Path) -> list[str]:
-    """The lines of a file; none if it is not there. A running or a killed training can leave half a line: not that."""
-    lines = reading.text(path, reading.RECORDS).split(ENDING) if os.path.exists(path) else []
-    return [line + ENDING for line in lines[:-1]]
 
 
 def _torn_lines(path: Path) -> list[str]:

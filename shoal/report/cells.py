@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.folder.layout import RETURN, objective_of
 from shoal.folder.marl_eval import Run
-from shoal.folder.records import RETURN, objective_of
 from shoal.report.table import OBJECTIVE, Cell, Training, label_of
 
 # Two trainings that differ in these only are the same thing, trained with other seeds or in other pieces.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.folder.records import RETURN
+from shoal.folder.layout import RETURN
+from shoal.folder.tables import means_of
 from shoal.report import canvas
 from shoal.report.statistics import bootstrap, iqm, rank
 
@@ -25,13 +26,8 @@ def curves(evaluations: Sequence[dict[str, Any]], runs: Runs, metric: str = RETU
     steps = sorted({e["env_steps"] for e in entries})
     means = np.full((len(runs), len(steps)), np.nan)
     for entry in entries:
-        means[entry["runs"], steps.index(entry["env_steps"])] = _means(entry, metric)
+        means[entry["runs"], steps.index(entry["env_steps"])] = means_of(entry, metric)
     return np.array(steps), means
-
-
-def _means(entry: dict[str, Any], metric: str) -> np.ndarray:
-    """``[runs]``: means of a metric over the episodes of one evaluation."""
-    return np.asarray(entry["metrics"][metric], np.float64).mean(axis=-1)
 
 
 def draw(
@@ -120,7 +116,7 @@ def closing_table(
     absolute = np.full(len(runs), np.nan)
     for entry in evaluations:
         if "absolute" in entry:
-            absolute[entry["runs"]] = _means(entry, objective)
+            absolute[entry["runs"]] = means_of(entry, objective)
     titles = ("sweep point" if runs.swept else "", "seeds", "first", "last", "95 %", "best run", "absolute", *more)
     rows = [list(titles)]
     for point in _ranking(means, runs, diverged)[:SHOWN]:

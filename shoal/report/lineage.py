@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.evolve.winner import WINNER, write_winner
+from shoal.folder.layout import CURVES, MARL_EVAL, RETURN
 from shoal.folder.lineage import ancestry, best_of_populations, evolved, read, winner
 from shoal.folder.marl_eval import write_evaluations
-from shoal.folder.records import RETURN
+from shoal.folder.tables import means_of
 from shoal.report import canvas
 from shoal.report.closing import others, words
 from shoal.report.statistics import bootstrap, iqm
@@ -35,7 +36,7 @@ def curves(entries: Sequence[dict[str, Any]], members: int, metric: str = RETURN
     count = 1 + max((max(entry["runs"]) for entry in entries), default=-1)
     returns = np.full((count, len(steps)), np.nan)
     for entry in entries:
-        values = np.asarray(entry["metrics"][metric], float).mean(axis=-1)
+        values = means_of(entry, metric)
         returns[entry["runs"], steps.index(entry["env_steps"])] = values
         returns[entry.get("diverged", []), steps.index(entry["env_steps"])] = np.nan
     returns[~np.isfinite(returns)] = np.nan
@@ -207,9 +208,9 @@ def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, An
     folder, members, env, objective = plan.folder, plan.rules.population, config["env"]["name"], plan.objective
     populations = dataclasses.replace(plan.runs, seed=plan.runs.seed[::members], point=plan.runs.point[::members])
     best = best_of_populations(entries, members, objective)
-    write_evaluations(folder / "evaluations.json", best, populations, env, algorithm)
+    write_evaluations(folder / MARL_EVAL, best, populations, env, algorithm)
     title = f"{algorithm} on {env}, evolve={config['evolve']['scheme']}"
-    draw_curves(folder / "curves.png", entries, members, title, objective)
+    draw_curves(folder / CURVES, entries, members, title, objective)
     table = read(folder)
     if len(table):
         draw(folder / PICTURE, table, f"{algorithm} on {env}")

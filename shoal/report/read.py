@@ -5,26 +5,35 @@ Whatever cannot be read, or is left out, is said in one line (``Results.notes``)
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shoal.folder import reading
-from shoal.folder.lineage import best_of_populations, members_of
+from shoal.folder.layout import (
+    CONFIG,
+    EVALUATIONS,
+    MARL_EVAL,
+    PROVENANCE,
+    RETURN,
+    algorithm_name,
+    members_of,
+    objective_of,
+    swept_names,
+)
+from shoal.folder.lineage import best_of_populations
 from shoal.folder.marl_eval import Run, read_json
-from shoal.folder.records import EVALUATIONS, METRICS, RETURN, diverged_runs, objective_of, swept_names
+from shoal.folder.tables import Entry, diverged_runs, read_evaluations, swept_of_runs
 from shoal.report.cells import cells_of, objectives_of, tell_apart
 from shoal.report.table import OBJECTIVE, Results, Training
 
 MARK = '<meta name="generator" content="shoal report">'  # in a page of ours: the JSON beside it is its copy of the data
 SKIPPED = ("checkpoints", "wandb", "tensorboard", "figures", "__pycache__")  # folders with nothing to read
-OTHERS = ("provenance.json", "status.json")  # JSON of ours with no evaluations in it
+OTHERS = (PROVENANCE, "status.json")  # JSON of ours with no evaluations in it
 
 
 def read(paths: Iterable[str | Path]) -> Results:
@@ -83,16 +92,16 @@ def find(path: Path) -> list[Path]:
         elif folder == path or not _ours(folder):
             found += [folder / name for name in sorted(files) if name.endswith(".json") and name not in OTHERS]
     if len(found) > 1 and _ours(path):  # the merged data beside the page of an earlier report
-        found = [place for place in found if place != path / "evaluations.json"]
+        found = [place for place in found if place != path / MARL_EVAL]
     return found
 
 
 def _begun(folder: Path, files: Sequence[str]) -> bool:
     """Whether a training was begun here that has evaluated nothing yet."""
-    if "config.yaml" not in files:
+    if CONFIG not in files:
         return False
     try:
-        tree = reading.yaml_file(folder / "config.yaml")
+        tree = reading.yaml_file(folder / CONFIG)
     except ValueError:
         return False
     return isinstance(tree, dict) and {"algo", "hypers", "env"} <= set(tree)
@@ -109,17 +118,16 @@ def _ours(folder: Path) -> bool:
 def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, Run]]:
     """A folder of ours, and its runs."""
     try:
-        config = reading.settings(folder / "config.yaml")
-        text = reading.text(folder / "config.yaml", reading.SETTINGS)
+        config = reading.settings(folder / CONFIG)
+        text = reading.text(folder / CONFIG, reading.SETTINGS)
     except ValueError as error:
         raise reading.Unreadable(f"no config.yaml that can be read ({reading.reason(error, folder)})") from error
     environment, task = config["env"]["name"].split("/", 1)
-    named = Path(config["file"]).name == config["recipe"]
     objective = objective_of(config)
     config["evaluation"] = {**config.get("evaluation", {}), "objective": objective}  # of a folder without it
-    name, seeds, first = config["algorithm" if named else "recipe"], config["seeds"], config["seed"]
-    provenance = _provenance(folder)
-    training = Training(folder, name, environment, task, config, text, provenance, _swept(folder, config))
+    name, seeds, first = algorithm_name(config), config["seeds"], config["seed"]
+    swept = swept_of_runs(folder, swept_names(config))
+    training = Training(folder, name, environment, task, config, text, _provenance(folder), swept)
     runs: dict[int, Run] = {}
     entries, members, lost = _entries(folder, notes), members_of(config), diverged_runs(folder)
     if not all(objective in entry["metrics"] for entry in entries):
@@ -158,7 +166,7 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
 def _provenance(folder: Path) -> dict[str, Any]:
     """``provenance.json``; {} if it is not what a training writes."""
     try:
-        facts = reading.json_file(folder / "provenance.json")
+        facts = reading.json_file(folder / PROVENANCE)
         numbers = [facts["runs"], facts["env_steps_per_run"], *facts["session"].values()]
         sound = all(number is None or (type(number) in (int, float) and 0 <= number < 2**63) for number in numbers)
         inner = [
@@ -171,36 +179,17 @@ def _provenance(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _entries(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """The lines of ``evaluations.jsonl``; what a killed process left half is passed over."""
-    path = folder / EVALUATIONS
-    if not os.path.exists(path):
-        raise reading.Unreadable("a training that has not been evaluated yet")
+def _entries(folder: Path, notes: list[str]) -> list[Entry]:
+    """The evaluations of a training; lines that cannot be read are left out, and named in ``notes``."""
     try:
-        lines = reading.text(path, reading.RECORDS).splitlines()
+        entries, faults, _ = read_evaluations(folder)
     except ValueError as error:
         raise reading.Unreadable(reading.reason(error, folder)) from error
-    entries, broken = [], []
-    for number, line in enumerate(lines, 1):
-        try:
-            entries.append(reading.evaluation(line))
-        except ValueError:
-            broken.append(number)
+    broken = list(faults)
     if broken and not entries:
         raise reading.Unreadable(f"{EVALUATIONS} has no line that can be read")
-    if broken == [len(lines)]:
+    if broken == [len(entries) + 1]:
         notes.append(f"{folder}: the last line of {EVALUATIONS} is cut off; used without it")
     elif broken:
         notes.append(f"{folder}: line {', '.join(map(str, broken[:5]))} of {EVALUATIONS} cannot be read; used without")
     return entries
-
-
-def _swept(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """The swept hyperparameters of each run, as ``metrics.csv`` has them; as far as it can be read."""
-    names, points = swept_names(config), {}
-    if names:
-        with contextlib.suppress(KeyError, ValueError, TypeError, OverflowError, csv.Error):
-            for row in csv.DictReader(reading.text(folder / METRICS, reading.RECORDS).splitlines()):
-                if int(row["run"]) not in points:
-                    points[int(row["run"])] = {name: float(f"{float(row[name]):.6g}") for name in names}
-    return points

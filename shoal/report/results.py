@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from shoal.evolve import winner
 from shoal.folder import marl_eval, policies
+from shoal.folder.layout import EVALUATIONS, algorithm_name, short_name
 from shoal.folder.provenance import write_provenance
-from shoal.folder.records import EVALUATIONS, algorithm_name, short_name
 from shoal.report import closing, lineage
 from shoal.run.progress import human, show_table
 

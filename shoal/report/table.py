@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.folder.layout import RETURN, swept_names
 from shoal.folder.marl_eval import Run
-from shoal.folder.records import RETURN, swept_names
 
 OBJECTIVE = "objective"  # stands for each task's own metric where tasks are ranked by different ones
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from shoal.errors import Fault, UserError
 from shoal.folder import writing
+from shoal.folder.layout import DIVERGED, ENV_STEPS, RETURN, RUN, SEED
 from shoal.run.sweep import Runs
 
 Rows = list[dict[str, Any]]  # one per run: run, seed, env_steps, the swept hyperparameters and the metrics
-NOT_METRICS = ("run", "seed", "env_steps")
+NOT_METRICS = (RUN, SEED, ENV_STEPS)
 PATIENCE = 7  # seconds that wandb may take to begin, before anything has been trained
 MOST = 64  # characters of a tag that wandb takes
 
@@ -44,14 +45,14 @@ def summary(rows: Rows, runs: int) -> dict[str, float]:
     A run that has diverged is in no mean; ``mean/diverged`` is the share of such runs.
     """
     names = [name for name in rows[0] if name not in NOT_METRICS]
-    living = [row for row in rows if not row.get("diverged")]
+    living = [row for row in rows if not row.get(DIVERGED)]
     finite = {name: [row[name] for row in living if np.isfinite(row[name])] for name in names}
-    finite |= {"diverged": [row["diverged"] for row in rows]} if "diverged" in names else {}
+    finite |= {DIVERGED: [row[DIVERGED] for row in rows]} if DIVERGED in names else {}
     values = {f"mean/{name}": float(np.mean(column)) for name, column in finite.items() if column}
-    if finite["episode_return"]:
-        values["best/episode_return"] = float(np.max(finite["episode_return"]))
+    if finite[RETURN]:
+        values[f"best/{RETURN}"] = float(np.max(finite[RETURN]))
     for row in rows if len(rows) > 1 else []:
-        if row["run"] < runs:
+        if row[RUN] < runs:
             values |= {f"run_{row['run']}/{name}": float(row[name]) for name in names}
     return {name: value for name, value in values.items() if np.isfinite(value)}
 
@@ -101,10 +102,10 @@ class Wandb:
             self.started[None].log(summary(rows, self.settings.runs), step=env_steps)
             return
         for row in rows:
-            if row["run"] < self.settings.runs:
+            if row[RUN] < self.settings.runs:
                 values = {name: float(value) for name, value in row.items() if name not in NOT_METRICS}
                 finite = {name: value for name, value in values.items() if np.isfinite(value)}
-                self._start(row["run"]).log(finite, step=env_steps)
+                self._start(row[RUN]).log(finite, step=env_steps)
 
     def close(self) -> None:
         with self._faults():

@@ -18,7 +18,8 @@ from shoal.errors import UserError
 from shoal.evolve.population import Kind
 from shoal.evolve.rounds import Round
 from shoal.folder import checkpoint, lineage
-from shoal.folder.records import Records, chunk_records, short_name
+from shoal.folder.layout import short_name
+from shoal.folder.records import Records, chunk_records
 from shoal.rl.metrics import Table
 from shoal.run import callbacks as user_callbacks
 from shoal.run import hosts, loggers, sharding

@@ -15,7 +15,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from shoal.algorithm import Algorithm, Hypers
-from shoal.folder.records import objective_of
+from shoal.folder.layout import objective_of
 from shoal.hashing import key_of
 from shoal.run import hosts, memory, sharding, sweep
 from shoal.run.state import RunState, first_state, train_chunk

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
-from shoal.folder.records import RETURN
+from shoal.folder.layout import RETURN
 from shoal.hashing import replace_stream
 from shoal.rl import learners
 from shoal.rl.metrics import Table, mean_over_updates

@@ -15,7 +15,7 @@ import numpy as np
 from shoal.config.fields import validate
 from shoal.config.settings import SWEEP_MODES
 from shoal.errors import UserError
-from shoal.folder.records import SWEEP_FIELDS
+from shoal.folder.layout import swept_values
 
 MOST_RUNS = 1_000_000
 
@@ -56,7 +56,7 @@ class Runs:
 
 
 def expand(hypers: Any, sweep: Mapping[str, Any], seeds: int, first_seed: int = 0) -> Runs:
-    """All runs of ``sweep`` (``SWEEP_FIELDS`` and values by name) around the base ``hypers``."""
+    """All runs of ``sweep`` (its fields, and values by name) around the base ``hypers``."""
     points = sweep_points(type(hypers), sweep)
     limit_runs(len(points) * seeds, f"seeds={seeds}")
     seed = np.tile(np.arange(first_seed, first_seed + seeds), len(points))
@@ -77,7 +77,7 @@ def limit_runs(count: int, word: str) -> None:
 def sweep_points(hypers_type: type, sweep: Mapping[str, Any]) -> list[dict[str, float]]:
     """The points of a sweep: a grid of lists, lists side by side (``zip``), or random draws from ranges."""
     fields = {field.name: field for field in dataclasses.fields(hypers_type)}
-    values = {name: value for name, value in sweep.items() if name not in SWEEP_FIELDS and value is not None}
+    values = swept_values(sweep)
     for name in values:
         if name not in fields:
             raise UserError(f"sweep.{name}: not a hyperparameter; these are: {', '.join(fields)}")

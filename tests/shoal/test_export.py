@@ -459,6 +459,9 @@ def test_the_compiled_policy_plays_as_numpy_does(saved, copy):
     assert compiled.act(**seen_by_toy(1)).shape == (1, 3)  # of any number of environments
     assert policy.description["jax"]["platforms"] == ["cpu", "cuda", "tpu"]
     (copy / "policy.jax").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"policy.jax: is damaged, or belongs to another policy.json"):
+        load_compiled(copy)
+    (copy / "policy.json").unlink()
     with pytest.raises(UserError, match=r"policy.jax: is damaged, or of another version"):
         load_compiled(copy)
     with pytest.raises(UserError, match=r"cannot be read"):

@@ -12,11 +12,12 @@ import yaml
 from omegaconf import OmegaConf
 
 import shoal
-from shoal.baselines.ippo.ippo_ff_mpe import Hypers
+from shoal.baselines.ippo.ippo_ff_mpe import Config, Hypers
 from shoal.benchmark.train import reached
-from shoal.config.settings import Settings, complete
+from shoal.config.settings import Settings, complete, saved_settings
+from shoal.folder.layout import objective_of
 from shoal.folder.lineage import best_of_populations
-from shoal.folder.records import diverged_runs, objective_of
+from shoal.folder.tables import diverged_runs
 from shoal.report import closing, lineage, page, statistics, summary
 from shoal.report.merge import merge
 from shoal.report.read import read
@@ -296,10 +297,12 @@ def test_folders_without_an_objective_are_ranked_by_the_mean_return(tmp_path):
     strange = read([tmp_path / "e"])
     assert strange.objective == "episode_return"
     assert "evaluation.objective=win_rate is no metric of its evaluations" in strange.notes[0]
-    saved = OmegaConf.create({"evaluation": {"episodes": 4}})
-    assert complete(saved).evaluation == {"episodes": 4, "greedy": True, "objective": "episode_return"}
+    saved = saved_settings(tmp_path / "a")
+    saved.evaluation = {"episodes": 4}
+    whole = complete(tmp_path / "a", saved, Config, Hypers).evaluation
+    assert whole == {"episodes": 4, "greedy": True, "objective": "episode_return"}
     saved.evaluation.objective = "win_rate"
-    assert complete(saved).evaluation.objective == "win_rate"
+    assert complete(tmp_path / "a", saved, Config, Hypers).evaluation.objective == "win_rate"
     assert OmegaConf.structured(Settings).evaluation.objective == "auto"
 
 
