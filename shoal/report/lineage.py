@@ -13,10 +13,9 @@ from shoal.evolve.winner import WINNER, write_winner
 from shoal.folder.layout import CURVES, MARL_EVAL, RETURN
 from shoal.folder.lineage import ancestry, best_of_populations, evolved, read, winner
 from shoal.folder.marl_eval import write_evaluations
-from shoal.folder.tables import means_of
+from shoal.folder.tables import Entry
 from shoal.report import canvas
-from shoal.report.closing import others, words
-from shoal.report.statistics import bootstrap, iqm
+from shoal.report.curves import FIGURES, Line, curves, draw_lines, figures_of, other_returns, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,21 +25,14 @@ if TYPE_CHECKING:
 PICTURE = "lineage.png"
 
 
+BEST, MEAN = "best of a population", "its mean"
 PANELS = 8  # of hyperparameters and architectures in the picture
 
 
-def curves(entries: Sequence[dict[str, Any]], members: int, metric: str = RETURN) -> tuple[np.ndarray, np.ndarray]:
+def returns_of(entries: Sequence[Entry], members: int, metric: str = RETURN) -> tuple[np.ndarray, np.ndarray]:
     """Steps ``[C]`` and a metric of all members, ``[S, M, C]``; NaN where one was not evaluated, or diverged."""
-    entries = [entry for entry in entries if "absolute" not in entry]
-    steps = sorted({entry["env_steps"] for entry in entries})
-    count = 1 + max((max(entry["runs"]) for entry in entries), default=-1)
-    returns = np.full((count, len(steps)), np.nan)
-    for entry in entries:
-        values = means_of(entry, metric)
-        returns[entry["runs"], steps.index(entry["env_steps"])] = values
-        returns[entry.get("diverged", []), steps.index(entry["env_steps"])] = np.nan
-    returns[~np.isfinite(returns)] = np.nan
-    return np.array(steps), returns.reshape(-1, members, len(steps))
+    steps, means = curves(entries, metric)
+    return steps, means.reshape(-1, members, len(steps))
 
 
 def _whole(returns: np.ndarray) -> np.ndarray:
@@ -51,44 +43,31 @@ def _whole(returns: np.ndarray) -> np.ndarray:
 def _reduced(returns: np.ndarray) -> dict[str, np.ndarray]:
     """The best and the mean of each population that is whole, ``[S, C]``."""
     whole = returns[_whole(returns)]
-    return {"best of a population": np.nanmax(whole, axis=1), "its mean": np.nanmean(whole, axis=1)}
+    return {BEST: np.nanmax(whole, axis=1), MEAN: np.nanmean(whole, axis=1)}
 
 
-def draw_curves(
-    path: Path, entries: Sequence[dict[str, Any]], members: int, title: str, objective: str = RETURN
-) -> None:
+def draw_curves(path: Path, entries: Sequence[Entry], members: int, title: str, objective: str = RETURN) -> None:
     """``curves.png``: the best and the mean of the populations, IQM and 95 % band over them, and each one thin."""
-    steps, returns = curves(entries, members, objective)
+    steps, returns = returns_of(entries, members, objective)
     if not len(steps):
         return
-    figure, axes = canvas.subplots(figsize=(8, 4.8), dpi=150)
-    for (name, values), colour in zip(_reduced(returns).items(), ("#31688e", "#f08a24"), strict=True):
-        if not len(values):
-            continue
-        axes.plot(steps, values.T, color=colour, linewidth=0.6, alpha=0.5)
-        axes.plot(steps, iqm(values), color=colour, linewidth=2, label=name)
-        if len(values) > 1:
-            axes.fill_between(steps, *bootstrap(values), color=colour, alpha=0.2, linewidth=0)
-    axes.set(xlabel="environment steps of a member", ylabel=f"{words(objective)} (greedy evaluation)", title=title)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
-    if axes.lines:
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+    colours = ("#31688e", "#f08a24")
+    pairs = zip(_reduced(returns).items(), colours, strict=True)
+    lines = [Line(name, values, colour, each=True) for (name, values), colour in pairs if len(values)]
     living = _whole(returns)
     lost = f" ({(~living).sum()} of them diverged, left out)" if not living.all() else ""
     note = f"IQM over {len(returns)} populations of {members} members{lost}, 95 % bootstrap interval; thin: each one"
     note += "; means are of members that live" if not np.isfinite(returns[living]).all() else ""
-    axes.text(0.01, 0.99, note, transform=axes.transAxes, fontsize=7, va="top", alpha=0.6)
-    canvas.save(figure, path)
+    texts = {"xlabel": "environment steps of a member", "ylabel": f"{words(objective)} (greedy evaluation)"}
+    draw_lines(path, steps, lines, note, title=title, **texts)
 
 
-def closing_table(entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN) -> list[list[str]]:
+def closing_table(entries: Sequence[Entry], members: int, objective: str = RETURN) -> list[list[str]]:
     """Rows of ``what, populations, first, last (95 % interval), best population, absolute``, under a header.
 
     All figures are of the objective; the other returns of the last evaluation stand in columns of their own.
     """
-    _, returns = curves(entries, members, objective)
+    _, returns = returns_of(entries, members, objective)
     whole = _whole(returns)
     lost = f" ({(~whole).sum()} diverged)" if not whole.all() else ""
     dead = int((~np.isfinite(returns[whole][..., -1:])).sum())  # members that are in no mean of the last evaluation
@@ -99,37 +78,25 @@ def closing_table(entries: Sequence[dict[str, Any]], members: int, objective: st
         for population, values in zip(entry["runs"], entry["metrics"][objective], strict=True)
         if whole[population]
     ]
-    more = {title: _last(entries, members, objective, metric) for metric, title in others(entries, objective).items()}
-    table = [["", "populations", "first", "last", "95 %", "best", "absolute", *more]]
+    others = {
+        title: _last(entries, members, objective, name) for name, title in other_returns(entries, objective).items()
+    }
+    table = [["", "populations", *(name.removesuffix(" run") for name in FIGURES), *others]]
     for name, values in _reduced(returns).items():
-        if not len(values):
-            table.append([name, f"{len(returns)} of {members}{lost}", *["-"] * (5 + len(more))])
-            continue
-        low, high = bootstrap(values[:, -1])
-        left_out = f" ({dead} members diverged)" if dead and name == "its mean" else ""
-        score = f"{iqm(np.array(absolute)):.2f}" if absolute and name.startswith("best") else "-"
-        table.append(
-            [
-                name,
-                f"{len(returns)} of {members}{lost}{left_out}",
-                f"{iqm(values[:, 0]):.2f}",
-                f"{iqm(values[:, -1]):.2f}",
-                f"{low:.2f} .. {high:.2f}",
-                f"{values[:, -1].max():.2f}",
-                score,
-                *(f"{iqm(columns[name]):.2f}" for columns in more.values()),
-            ]
-        )
+        left_out = f" ({dead} members diverged)" if dead and name == MEAN else ""
+        scores = np.array(absolute if name == BEST else [])
+        figures = figures_of(values, scores, [columns[name] for columns in others.values()])
+        table.append([name, f"{len(returns)} of {members}{lost}{left_out}", *figures])
     return table
 
 
-def _last(entries: Sequence[dict[str, Any]], members: int, objective: str, metric: str) -> dict[str, np.ndarray]:
+def _last(entries: Sequence[Entry], members: int, objective: str, metric: str) -> dict[str, np.ndarray]:
     """A metric in the last evaluation of each population that is whole, ``[S]``: of the best member, and the mean."""
-    returns = curves(entries, members, objective)[1]
+    returns = returns_of(entries, members, objective)[1]
     whole = _whole(returns)
-    scores, values = returns[whole][..., -1], curves(entries, members, metric)[1][whole][..., -1]  # [S, M]
+    scores, values = returns[whole][..., -1], returns_of(entries, members, metric)[1][whole][..., -1]  # [S, M]
     best = np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1)
-    return {"best of a population": values[np.arange(len(best)), best], "its mean": np.nanmean(values, axis=1)}
+    return {BEST: values[np.arange(len(best)), best], MEAN: np.nanmean(values, axis=1)}
 
 
 def draw(path: Path, table: pd.DataFrame, title: str) -> None:
@@ -202,7 +169,7 @@ def _draw_tree(axes: Any, own: pd.DataFrame, line: pd.DataFrame, shades: Any, bo
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[dict[str, Any]], algorithm: str) -> None:
+def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[Entry], algorithm: str) -> None:
     """All that a folder gets in the end: evaluations and curves of populations, the family tree, the winner."""
     assert plan.rules is not None
     folder, members, env, objective = plan.folder, plan.rules.population, config["env"]["name"], plan.objective

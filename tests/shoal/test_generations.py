@@ -34,7 +34,7 @@ from shoal.evolve.population import NOBODY, Kind
 from shoal.evolve.rules import Range, Rules
 from shoal.folder import lineage, policies
 from shoal.nn import elastic
-from shoal.report.lineage import curves
+from shoal.report.lineage import returns_of
 from shoal.report.read import read
 from shoal.rl.metrics import Table
 from shoal.run.memory import check_memory
@@ -670,7 +670,7 @@ def test_the_best_of_a_population_counts():
     first, second = lineage.best_of_populations(entries, 2)
     assert first["metrics"]["episode_return"] == [[1.0], [3.0]]
     assert second["metrics"]["episode_return"] == [[4.0], [2.0]]
-    _, returns = curves([entries[0], entries[1] | {"env_steps": 20}], 2)
+    _, returns = returns_of([entries[0], entries[1] | {"env_steps": 20}], 2)
     np.testing.assert_array_equal(returns, [[[1.0, 1.0], [np.nan, 4.0]], [[2.0, 2.0], [3.0, np.nan]]])
 
 
