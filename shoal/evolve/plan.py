@@ -15,7 +15,7 @@ from shoal.config.schemes import Halving
 from shoal.config.settings import SHARES
 from shoal.errors import UserError
 from shoal.evolve.rules import first_values, make_rules, parse
-from shoal.folder.layout import SWEEP_FIELDS
+from shoal.folder.layout import swept_values
 from shoal.nn import elastic
 from shoal.run import sweep
 from shoal.run.plan import Plan
@@ -23,11 +23,8 @@ from shoal.run.plan import Plan
 
 def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictConfig, folder: Path) -> Plan:
     """A training of ``seeds`` populations: rounds instead of chunks, of which several make a chunk."""
-    for name, value in swept.items():
-        if name not in SWEEP_FIELDS and value is not None:
-            raise UserError(
-                f"sweep.{name}: evolution chooses the values itself; evolve.hypers.{name}={{min: a, max: b}}"
-            )
+    for name in swept_values(swept):
+        raise UserError(f"sweep.{name}: evolution chooses the values itself; evolve.hypers.{name}={{min: a, max: b}}")
     params = jax.eval_shape(lambda: algorithm.init(jax.random.PRNGKey(0), hypers)).params
     flags = (elastic.has(params), elastic.has_activation(params))
     if cfg.algo.get("elastic_batches"):

@@ -24,6 +24,8 @@ from shoal.evolve.population import NOBODY, Kind, Population, Trial
 from shoal.evolve.rules import Rules
 from shoal.evolve.select import evolve, first_memory
 from shoal.folder.layout import RETURN
+from shoal.folder.lineage import ABOUT, FITNESS
+from shoal.folder.records import figure
 from shoal.nn import elastic
 from shoal.rl.metrics import Table
 from shoal.run import sharding
@@ -81,6 +83,28 @@ class Round(struct.PyTreeNode):
     architecture: dict[str, chex.Array]  # of elastic networks
     best_return: chex.Array
     diverged: chex.Array
+
+
+def lineage_rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: int) -> list[dict[str, str]]:
+    """The rows of ``lineage.csv`` for round ``number`` of some runs; ``told`` is in numpy."""
+    names, members = list(rules.ranges), rules.population  # a program's results are sorted, ranges are not
+    lines = []
+    for position, run in enumerate(runs):
+        parent, changed = int(told.parent[position]), int(told.changed[position])
+        member = [str(run), str(run // members), str(env_steps), str(number), str(run % members)]
+        origin = [
+            str(parent) if parent >= 0 else "",
+            Kind(int(told.kind[position])).name.lower(),
+            names[changed] if changed >= 0 else "",
+        ]
+        line = dict(zip(ABOUT, member + origin, strict=True))
+        line |= {name: figure(np.float32(told.hypers[name][position])) for name in names}
+        for name, values in told.architecture.items():
+            value = int(values[position])
+            line[name] = elastic.ACTIVATION_NAMES[value] if name.endswith("/activation") else str(value)
+        line[FITNESS] = figure(np.float32(told.fitness[position]))
+        lines.append(line)
+    return lines
 
 
 def start(run: RunState, key: chex.PRNGKey, hypers: Hypers, rules: Rules) -> Evolving:

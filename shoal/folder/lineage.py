@@ -14,66 +14,35 @@ import numpy as np
 
 from shoal.folder import reading
 from shoal.folder.layout import ENV_STEPS, LINEAGE, RETURN, RUN
-from shoal.folder.records import figure
 from shoal.folder.tables import csv_table, means_of, whole_lines
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from shoal.evolve.rounds import Round
-    from shoal.evolve.rules import Rules
-
 
 ABOUT = (RUN, "population", ENV_STEPS, "round", "member", "parent", "mutation", "changed")
-
-
-def rows(told: Round, runs: np.ndarray, rules: Rules, number: int, env_steps: int) -> list[dict[str, str]]:
-    """The rows of ``lineage.csv`` for one round, the ``number``-th; ``told`` is on the host."""
-    from shoal.evolve.population import Kind
-    from shoal.nn.elastic import ACTIVATION_NAMES
-
-    names, members = list(rules.ranges), rules.population  # a program's results are sorted, ranges are not
-    lines = []
-    for position, run in enumerate(runs):
-        parent, changed = int(told.parent[position]), int(told.changed[position])
-        line = {
-            RUN: str(run),
-            "population": str(run // members),
-            ENV_STEPS: str(env_steps),
-            "round": str(number),
-            "member": str(run % members),
-            "parent": str(parent) if parent >= 0 else "",
-            "mutation": Kind(int(told.kind[position])).name.lower(),
-            "changed": names[changed] if changed >= 0 else "",
-        }
-        line |= {name: figure(np.float32(told.hypers[name][position])) for name in names}
-        for name, values in told.architecture.items():
-            value = int(values[position])
-            line[name] = ACTIVATION_NAMES[value] if name.endswith("/activation") else str(value)
-        line["fitness"] = figure(np.float32(told.fitness[position]))
-        lines.append(line)
-    return lines
+FITNESS = "fitness"  # the last column; between these and it the hyperparameters and architectures that evolve
 
 
 def read(folder: Path) -> pd.DataFrame:
     """``lineage.csv`` as a table; a fitness of minus infinity is that of a member that diverged."""
-    kinds = dict.fromkeys(ABOUT, int) | {"parent": float, "mutation": str, "changed": str, "fitness": float}
+    kinds = dict.fromkeys(ABOUT, int) | {"parent": float, "mutation": str, "changed": str, FITNESS: float}
     lines = whole_lines(folder / LINEAGE)
     if not lines:
         raise reading.mistake(f"{folder / LINEAGE}: there is no round in it yet")
-    empty = {"parent": [""], "fitness": [""]}
+    empty = {"parent": [""], FITNESS: [""]}
     return csv_table(folder / LINEAGE, lines, kinds, keep_default_na=False, na_values=empty)
 
 
 def evolved(table: pd.DataFrame) -> list[str]:
     """The columns of hyperparameters and architectures."""
-    return [str(name) for name in table if name not in (*ABOUT, "fitness")]
+    return [str(name) for name in table if name not in (*ABOUT, FITNESS)]
 
 
 def winner(table: pd.DataFrame) -> pd.Series:
     """The row of the best member of the last round."""
     last = table[table["round"] == table["round"].max()]
-    return last.loc[last["fitness"].idxmax()]
+    return last.loc[last[FITNESS].idxmax()]
 
 
 def ancestry(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:

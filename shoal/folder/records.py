@@ -16,22 +16,30 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shoal.folder import reading, writing
-from shoal.folder.layout import EVALUATIONS, LINEAGE, METRICS, RUN
+from shoal.folder.layout import (
+    BEST_RETURN,
+    DIVERGED,
+    ENV_STEPS,
+    EVALUATION,
+    EVALUATIONS,
+    HYPERS,
+    LINEAGE,
+    METRICS,
+    RETURN,
+    RUN,
+    SEED,
+)
 from shoal.folder.tables import ENDING, evaluation, read_evaluations
 
 if TYPE_CHECKING:
     from shoal.algorithm import Metrics
-    from shoal.evolve.rounds import Round
-    from shoal.rl.metrics import Table
-    from shoal.run.plan import Plan
-    from shoal.run.state import RunState
 
 ABSOLUTE = '{"absolute"'  # begins an entry that follows the last checkpoint; played again if it is missing
 
@@ -197,31 +205,27 @@ def _torn_lines(path: Path) -> list[str]:
     return [line + ENDING for line in lines[:-1]]
 
 
-def chunk_records(
-    plan: Plan, batch: int, env_steps: int, table: Table, episodes: Metrics, state: RunState | Round
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of ``metrics.csv`` and the entry of the evaluations for one chunk."""
-    from shoal.evolve.rounds import Round
-    from shoal.run import hosts
+class Row(NamedTuple):
+    """One run after one chunk, as ``metrics.csv`` has it."""
 
-    runs = plan.batch_runs(batch)
-    table, episodes, best, diverged = hosts.fetch((table, episodes, state.best_return, state.diverged))
-    metrics = table.columns()
-    rows = []
-    for position, run in enumerate(runs):
-        row = {"run": int(run), "seed": int(plan.runs.seed[run]), "env_steps": env_steps}
-        row |= {"episode_return": metrics["episode_return"][position]}
-        row |= {name: np.float32(value) for name, value in plan.runs.points[plan.runs.point[run]].items()}
-        row |= {name: value[position] for name, value in metrics.items() if name != "episode_return"}
-        row |= {f"evaluation/{name}": value[position].mean() for name, value in episodes.items()}
-        row |= {"best_return": best[position], "diverged": diverged[position]}
-        if isinstance(state, Round):
-            row |= {f"hypers/{name}": values[position] for name, values in state.hypers.items()}
-        rows.append(row)
-    entry = evaluation_entry(batch, runs, env_steps, episodes)
-    if isinstance(state, Round) and diverged[: len(runs)].any():
-        entry["diverged"] = runs[diverged[: len(runs)]].tolist()  # what these play counts for nothing
-    return rows, entry
+    run: int
+    seed: int
+    env_steps: int
+    swept: Mapping[str, float]
+    metrics: Mapping[str, Any]  # of training, the return among them
+    means: Mapping[str, Any]  # of the evaluation, over its episodes
+    best_return: Any
+    diverged: Any
+    hypers: Mapping[str, Any] = {}  # those that change while training
+
+    def columns(self) -> dict[str, Any]:
+        """The values by column, in the order of the columns (see ``layout``)."""
+        row = {RUN: self.run, SEED: self.seed, ENV_STEPS: self.env_steps, RETURN: self.metrics[RETURN]}
+        row |= {name: np.float32(value) for name, value in self.swept.items()}
+        row |= {name: value for name, value in self.metrics.items() if name != RETURN}
+        row |= {EVALUATION + name: value for name, value in self.means.items()}
+        row |= {BEST_RETURN: self.best_return, DIVERGED: self.diverged}
+        return row | {HYPERS + name: value for name, value in self.hypers.items()}
 
 
 def evaluation_entry(batch: int, runs: np.ndarray, env_steps: int, episodes: Metrics) -> dict[str, Any]:

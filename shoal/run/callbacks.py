@@ -22,6 +22,7 @@ from shoal.config.fields import validate
 from shoal.config.files import import_named
 from shoal.config.words import pasted
 from shoal.errors import UserError
+from shoal.folder.layout import HYPERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +151,7 @@ class Hooks:
         """The hyperparameters that a run has just trained with, for ``metrics.csv``."""
         if not self.callbacks:
             return {}
-        return {f"hypers/{name}": values[position] for name, values in self.hypers.items()}
+        return {HYPERS + name: values[position] for name, values in self.hypers.items()}
 
     def padded(self, width: int) -> Any:
         """The hyperparameters for a batch of ``width`` runs, as :func:`numpy.resize` repeats them."""

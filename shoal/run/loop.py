@@ -16,10 +16,10 @@ import numpy as np
 from shoal.algorithm import Metrics
 from shoal.errors import UserError
 from shoal.evolve.population import Kind
-from shoal.evolve.rounds import Round
-from shoal.folder import checkpoint, lineage
-from shoal.folder.layout import short_name
-from shoal.folder.records import Records, chunk_records
+from shoal.evolve.rounds import Round, lineage_rows
+from shoal.folder import checkpoint
+from shoal.folder.layout import DIVERGED, EVALUATION, short_name
+from shoal.folder.records import Records, Row, evaluation_entry
 from shoal.rl.metrics import Table
 from shoal.run import callbacks as user_callbacks
 from shoal.run import hosts, loggers, sharding
@@ -200,7 +200,7 @@ class Batch:
             rows, evaluation = self.write_round(number, metrics, episodes, shown)
             self.session.logger.log(rows, env_steps)
             self.warn_of_diverged(shown, env_steps)
-        values = np.array([row[f"evaluation/{plan.objective}"] for row in rows])
+        values = np.array([row[EVALUATION + plan.objective] for row in rows])
         steps = self.steps_before + env_steps * len(self.runs)
         self.session.display.advance(steps, speed.steps / speed.seconds, values, self.diverged[: len(self.runs)])
         return rows, evaluation
@@ -216,7 +216,7 @@ class Batch:
             assert plan.rules is not None
             hooks.hypers |= {name: values[: len(self.runs)] for name, values in shown.hypers.items()}
             if hosts.leads():
-                records.append_lineage(lineage.rows(shown, self.runs, plan.rules, number, env_steps), self.number)
+                records.append_lineage(lineage_rows(shown, self.runs, plan.rules, number, env_steps), self.number)
         else:
             rows = [row | hooks.columns(position) for position, row in enumerate(rows)]
         if hosts.leads():
@@ -277,3 +277,30 @@ def rounds_of(plan: Plan, told: list[Any], state: Any) -> list[tuple[Table, Metr
     (rounds,) = hosts.fetch(told)
     singles = [jax.tree.map(lambda x: x[number], rounds) for number in range(plan.rounds_per_chunk)]  # noqa: B023
     return [(one.metrics, one.episodes, one) for one in singles]
+
+
+def chunk_records(
+    plan: Plan, batch: int, env_steps: int, table: Table, episodes: Metrics, shown: RunState | Round
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of ``metrics.csv`` and the entry of the evaluations for one chunk."""
+    runs = plan.batch_runs(batch)
+    table, episodes, best, diverged = hosts.fetch((table, episodes, shown.best_return, shown.diverged))
+    metrics, hypers = table.columns(), shown.hypers if isinstance(shown, Round) else {}
+    rows = [
+        Row(
+            run=int(run),
+            seed=int(plan.runs.seed[run]),
+            env_steps=env_steps,
+            swept=plan.runs.points[plan.runs.point[run]],
+            metrics={name: value[position] for name, value in metrics.items()},
+            means={name: value[position].mean() for name, value in episodes.items()},
+            best_return=best[position],
+            diverged=diverged[position],
+            hypers={name: values[position] for name, values in hypers.items()},
+        ).columns()
+        for position, run in enumerate(runs)
+    ]
+    entry = evaluation_entry(batch, runs, env_steps, episodes)
+    if isinstance(shown, Round) and diverged[: len(runs)].any():
+        entry[DIVERGED] = runs[diverged[: len(runs)]].tolist()  # what these play counts for nothing
+    return rows, entry
