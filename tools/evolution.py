@@ -19,7 +19,7 @@ record has (results/agilerl_*.json, by tools/reference_agilerl.py): from the rec
 own first hyperparameters and learning frequency. Seconds are of one population, compiling and evaluation included.
 
 Records are results/evolution_<task>.json (and ..._seed<N>.json of other seeds), from which the part of
-docs/evolution.md between two marks and docs/images/evolution.png are made. Returns are per agent, undiscounted.
+results/evolution.md between two marks and docs/images/evolution.png are made. Returns are per agent, undiscounted.
 """
 
 from __future__ import annotations
@@ -564,7 +564,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/evolution"))
     parser.add_argument("--quick", action="store_true", help="tiny sizes; records and page go to --folder too")
     parser.add_argument("--seed", type=int, default=0, help="of the first; with another, all goes to --folder too")
-    parser.add_argument("--keep", action="store_true", help="but docs/ keeps the record of those seeds, too")
+    parser.add_argument("--keep", action="store_true", help="but results/ keeps the record of those seeds, too")
     options = parser.parse_args()
     size, folder = replace(QUICK if options.quick else Size(), seed=options.seed), options.folder.absolute()
     place = folder if options.quick or (options.seed and not options.keep) else ROOT
@@ -598,9 +598,9 @@ def main() -> None:
         *(line for name in records for line in task_lines(name, results)),
     ]
     lines += ["### Against AgileRL\n", PEER_TEXT, *peer_table(ours, theirs)]
-    lines += ["### Curves\n", CURVES_TEXT, "![curves](images/evolution.png)"]
+    lines += ["### Curves\n", CURVES_TEXT, "![curves](../docs/images/evolution.png)"]
     picture(records, ours, theirs, docs / "images" / "evolution.png")
-    path = docs / "evolution.md"
+    path = results / "evolution.md"
     path.write_text(page(path.read_text() if path.exists() else "", lines))
     print(path)
 

@@ -1,4 +1,4 @@
-"""What the recipes learn, recorded: ``python tools/learning.py`` trains them all and rewrites docs/learning.md.
+"""What the recipes learn, recorded: ``python tools/learning.py`` trains them all and rewrites results/learning.md.
 
     python tools/learning.py --only smax/3m,matrix,vdn   # some environments or algorithms; all else stays as recorded
     python tools/learning.py --only none                 # nothing is trained: the table and curves of the records
@@ -390,7 +390,7 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
         "trainings were paused.\n\n"
         "| environment | algorithm | Shoal: seeds x steps | first | last | BenchMARL: seeds x steps | first | last |\n"
         f"|{'---|' * 8}\n" + "\n".join(beside(*each) for each in found) + "\n"
-        f"\n![learning curves beside BenchMARL's](images/{picture.name})\n\n{at_benchmarl.FINDINGS}\n"
+        f"\n![learning curves beside BenchMARL's](../docs/images/{picture.name})\n\n{at_benchmarl.FINDINGS}\n"
         + (f"\nWithout a record of BenchMARL's: {'; '.join(missing)}.\n" if missing else "")
     )
 
@@ -474,7 +474,7 @@ def section(
         f"| greedy, last | time | others |\n|{'---|' * 9}\n"
         + "\n".join(rows)
         + "\n"
-        + "".join(f"\n![learning curves](images/{name})\n" for name in pictures)
+        + "".join(f"\n![learning curves](../docs/images/{name})\n" for name in pictures)
     )
 
 
@@ -496,7 +496,8 @@ def main() -> None:
     only = options.only.split(",") if options.only else []
     options.folder.mkdir(parents=True, exist_ok=True)
     docs = options.out / "docs"
-    results, images, table = options.out / "results", docs / "images", docs / "learning.md"
+    results, images = options.out / "results", docs / "images"
+    table = results / "learning.md"
     for training in TRAININGS:
         folder, out = options.folder / training.name, results / f"{training.name}.json"
         if options.add_seeds:
