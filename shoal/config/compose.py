@@ -40,6 +40,7 @@ FLAGS_WITH_VALUE: dict[str, tuple[str, ...]] = {  # Hydra's own, such as `--cfg 
 }
 SHORT = {"-c": "--cfg", "-p": "--package", "-i": "--info", "-m": "--multirun", "-r": "--run", "-h": "--help"}
 FLAGS = ("--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun", "--shell-completion")
+COMMANDS = {"--run", "--multirun", "--cfg", "--info", "--shell-completion"}  # of which there is one at a time
 RECIPE_FLAGS = {"--config-name": "name", "-cn": "name", "--config-dir": "dir", "-cd": "dir"}
 MOST_JOBS = 10_000  # of a multirun
 
@@ -108,6 +109,14 @@ def _flags(argv: list[str]) -> tuple[list[str], list[str]]:
     return flags, words
 
 
+def _check_flags(kinds: set[str]) -> None:
+    """Refuse flags that Hydra does not take together."""
+    if len(kinds & COMMANDS) > 1:
+        raise UserError(f"{' '.join(sorted(kinds & COMMANDS))}: only one of these at a time")
+    if "--resolve" in kinds and not {"--cfg", "--help"} & kinds:
+        raise UserError("--resolve: goes with --cfg or --help only")
+
+
 class Command(NamedTuple):
     """A command line in which there is no mistake."""
 
@@ -121,11 +130,13 @@ def check(argv: list[str], recipe: str, config_type: type, hypers_type: type, co
     """Read a command line and compose its configuration; the first mistake in it raises a :class:`UserError`."""
     readable(argv)
     flags, given = _flags(argv)
+    kinds = {SHORT.get(flag, flag).partition("=")[0] for flag in flags}
+    _check_flags(kinds)
     given = [_canonical(word) for word in given]
     chosen = [word.removeprefix("evolve=") for word in given if word.startswith("evolve=")]
     schemes = [f"evolve={name.strip()}" for names in chosen for name in names.split(",")]
     _check_groups(schemes)
-    words, trials = _read(given, bool(schemes), {SHORT.get(flag, flag).partition("=")[0] for flag in flags})
+    words, trials = _read(given, bool(schemes), kinds)
     configs, by_hydra = [], bool(flags) or any(word.lstrip("+~").startswith("hydra") for word in words)
     for trial in trials:
         _check_algorithm(trial, recipe, config_dir)
@@ -234,7 +245,9 @@ def _check_key(key: str, known: set[str]) -> None:
         raise UserError(
             f"{key}: {leaf} is fixed when the program is compiled; sweep it with Hydra's multirun: -m {static[0]}=a,b"
         )
-    siblings = sorted(k for k in known if k.rpartition(".")[0] == parent) or sorted(k for k in known if "." not in k)
+    if not any(k.startswith(f"{parent}.") for k in known):
+        parent = ""
+    siblings = sorted(k for k in known if k.rpartition(".")[0] == parent)
     same = [k for k in sorted(known) if k.endswith(f".{leaf}")][:1]
     hint = nearest(key, known) or (f"did you mean {same[0]}? " if same else "")
     raise UserError(

@@ -172,11 +172,14 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
     validate_fields("sweep.", sweep, sweep_schema(hypers_type))
     scheme = SCHEMES.get(cfg.evolve.scheme)
     names = {field.name for field in dataclasses.fields(scheme)} if scheme else set()
+    others = ", ".join(name for name in SCHEMES if name != "none")
+    unused = sorted(set(cfg.evolve) - names)
+    if cfg.evolve.scheme == "none" and unused and "rounds" not in cfg.evolve:
+        raise UserError(f"evolve.{unused[0]}: needs evolution; evolve is one of {others}")
     if scheme is None or not names >= set(cfg.evolve) or ("rounds" in names) != ("rounds" in cfg.evolve):
         raise UserError(f"evolve.scheme={cfg.evolve.scheme}: is chosen by evolve={cfg.evolve.scheme}")
     build(cfg.evolve, "evolve.", scheme)
     if cfg.evolve.scheme == "none" and cfg.population is not None:
-        others = ", ".join(name for name in SCHEMES if name != "none")
         raise UserError(f"population={cfg.population}: needs evolution; evolve is one of {others}")
     evolved = cfg.evolve.get("hypers")
     for name in SHARES:

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from shoal.errors import UserError
 
+DIGITS = re.compile(r"\d{300}")  # more than a float holds
 LONGEST = 4000  # letters of an answer: a word may be as long as the system allows
 
 
@@ -82,6 +83,9 @@ def one_line(error: Exception, words: list[str] | None = None) -> str:
     said = [w.split("=", 1)[1] for w in words or [] if w.lstrip("+").startswith(f"{key}=")]
     value = said[-1] if said else None  # of a name that is given twice the last counts
     text = (str(cause).splitlines() or [type(cause).__name__])[0]
+    if isinstance(cause, OverflowError):  # which tells nothing of the setting
+        long = [word for word in words or [] if DIGITS.search(word)]
+        return f"{long[0] if long else key}: is too large a number"
     if "is not a ListConfig" in text:
         text = "must be a list, [a,b]"
     kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}

@@ -12,6 +12,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from shoal.algorithm import Algorithm, Hypers
+from shoal.config.fields import FLOAT32
 from shoal.config.schemes import SCHEMES, MfPbt, Plain, Tournament, Weights
 from shoal.config.settings import build
 from shoal.errors import UserError
@@ -150,12 +151,13 @@ def _range(name: str, value: Any) -> Range:
         raise UserError(f"evolve.hypers.{name}={value}: a range is {example}")
     try:
         low, high, log = float(value["min"]), float(value["max"]), value.get("log", False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"evolve.hypers.{name}={dict(value)}: a range is {example}, of numbers") from error
     if not isinstance(log, bool):
         raise UserError(f"evolve.hypers.{name}.log={log}: must be true or false")
-    if not (math.isfinite(low) and math.isfinite(high) and low < high) or (log and low <= 0):
-        raise UserError(f"evolve.hypers.{name}={dict(value)}: needs min < max{', min > 0 with log' if log else ''}")
+    if not -FLOAT32 <= low < high <= FLOAT32 or (log and low <= 0):
+        what = f"needs {-FLOAT32:g} <= min < max <= {FLOAT32:g}{', min > 0 with log' if log else ''}"
+        raise UserError(f"evolve.hypers.{name}={dict(value)}: {what}")
     return Range(low, high, log)
 
 

@@ -12,7 +12,7 @@ import chex
 import jax
 import numpy as np
 
-from shoal.config.fields import validate
+from shoal.config.fields import FLOAT32, validate
 from shoal.config.settings import SWEEP_MODES
 from shoal.errors import UserError
 from shoal.folder.layout import swept_values
@@ -111,6 +111,8 @@ def _numbers(name: str, value: Any) -> list[float]:
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
         raise UserError(f"sweep.{name}={value}: must be a list of numbers; ranges need sweep.mode=random")
+    if any(abs(v) > FLOAT32 for v in values):
+        raise UserError(f"sweep.{name}={value}: must be numbers in [{-FLOAT32:g}, {FLOAT32:g}]")
     return [float(v) for v in values]
 
 
@@ -125,8 +127,9 @@ def _draw(name: str, value: Any, count: int, rng: np.random.Generator) -> list[f
         low, high, log = float(value["min"]), float(value["max"]), bool(value.get("log", False))
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"sweep.{name}={dict(value)}: a range is of numbers, {{min: a, max: b}}") from error
-    if not -math.inf < low <= high < math.inf or (log and low <= 0):
-        raise UserError(f"sweep.{name}={dict(value)}: needs min <= max{', min > 0 with log' if log else ''}")
+    if not -FLOAT32 <= low <= high <= FLOAT32 or (log and low <= 0):
+        what = f"needs {-FLOAT32:g} <= min <= max <= {FLOAT32:g}{', min > 0 with log' if log else ''}"
+        raise UserError(f"sweep.{name}={dict(value)}: {what}")
     if log:
         return [float(v) for v in np.exp(rng.uniform(np.log(low), np.log(high), count))]
     return [float(v) for v in rng.uniform(low, high, count)]

@@ -62,6 +62,7 @@ def test_what_is_neither_is_said(shell, tmp_path):
     refused = shell(SCRIPT, str(tmp_path))
     assert refused.returncode != 0 and "no config.yaml there" in refused.stderr + refused.stdout
     refused = shell(SCRIPT, "vmas/simple", "--episodes", "0")
-    assert refused.returncode == 2 and refused.stderr == "error: --episodes, --size and --fps: must be above 0\n"
+    assert refused.returncode == 2
+    assert refused.stderr == "error: argument --episodes: 0: must be a whole number in [1, 1000]\n"
     refused = shell(SCRIPT, "vmas/balanse")
     assert "did you mean vmas/balance" in refused.stderr + refused.stdout

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.report import write_scores
 from shoal.folder.marl_eval import our_name
 from shoal.report import animation, summary
 from shoal.report.merge import merge
@@ -300,6 +301,15 @@ def test_names_are_printed_not_obeyed(tmp_path, report):
     if CHROMIUM:
         dom = in_browser(tmp_path / "out" / "report.html")
         assert "data-error" not in dom and 'data-ready="true"' in dom
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "@SUM(1)", "-1"])
+def test_no_spreadsheet_takes_a_name_for_a_formula(tmp_path, name):
+    found = read([made.marl_eval(tmp_path / "x.json", name, f"{name.replace('/', '')}/b")])
+    write_scores(tmp_path / "scores.csv", summary.summarise(found, "title"))
+    rows = list(csv.DictReader((tmp_path / "scores.csv").open(newline="")))
+    assert {row["algorithm"] for row in rows} == {f"'{name}"}
+    assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row.values())
 
 
 def in_browser(page: Path, *flags: str) -> str:

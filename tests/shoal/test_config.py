@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
+from shoal.config import compose
+from shoal.config.words import as_text, pasted
 from tests import made
 from tests.conftest import SCRIPT
 
@@ -70,6 +74,19 @@ def complaint(monkeypatch, capsys):
         ("speed=9", "speed: no such setting"),
         ("hypers.batch_share=0.5", "hypers.batch_share=0.5: counts only with algo.elastic_batches=true"),
         ("sweep.epoch_share=[0.5,1]", "sweep.epoch_share=[0.5, 1]: counts only with algo.elastic_batches=true"),
+        ("hypers.vf_coef=???", "hypers.vf_coef=???: needs a value"),
+        ("total_steps=1e30", "total_steps=1e+30: must be in [1, 1e+15]"),
+        (f"total_steps={'9' * 400}", f"total_steps={'9' * 400}: is too large a number"),
+        (f"sweep.lr=[0.1,{'9' * 400}]", "must be numbers in [-3.40282e+38, 3.40282e+38]"),
+        (f"hypers.lr={'9' * 400}", f"hypers.lr={'9' * 400}: is too large a number"),
+        (f"hypers.lr=-1e{'9' * 400}", "hypers.lr=-inf: must be a finite number"),
+        (f"algo.num_envs={'9' * 400}", "algo.num_envs=9999999999... (400 digits): must be in [1, 2147483647]"),
+        ("++sweep=1.5", "sweep=1.5: has settings; sweep.<setting>=<value> changes one"),
+        ("+algorithm=inf", "algorithm=inf: this file has ippo"),
+        ("hydra.mode=-1e30", "hydra.mode=-1e30: "),
+        ("--resolve", "--resolve: goes with --cfg or --help only"),
+        ("evolve.hypers.lr=1", "evolve.hypers: needs evolution; evolve is one of tournament"),
+        ("hyper.lr=1", "hyper.lr: no such setting; did you mean hypers.lr? top level has algo"),
         ("algo.actor.mutable_activation=true", "algo.actor.mutable_activation=true: needs algo.actor.elastic=true"),
     ],
 )
@@ -91,6 +108,38 @@ def test_a_recipe_that_is_missing_or_another_file_s_is_named(complaint, tmp_path
     answer = complaint("--config-dir", str(tmp_path), "--config-name", "winner")
     assert f"{tmp_path}/winner.yaml: is no recipe for this file" in answer
     assert "not in" in answer  # and why
+
+
+def test_flags_that_do_not_go_together_are_refused(complaint):
+    assert complaint("-m", "--info", "all", "seeds=1,2") == "error: --info --multirun: only one of these at a time"
+
+
+ODD = [
+    "two words",
+    "it's",
+    'a "b"',
+    "back\\slash\\",
+    "${seed}",
+    "$HOME",
+    "a,b",
+    "[2026] é鱼",
+    "null",
+    " x ",
+    "a=b",
+    "{a: 1}",
+]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_hint_can_be_pasted_into_a_shell(name):
+    (word,) = shlex.split(pasted("resume", name))
+    cfg = OmegaConf.create({"resume": compose.parsed(as_text(word)).value()})
+    assert cfg.resume == name
+
+
+def test_bytes_that_are_no_text_are_refused_by_name(complaint):
+    answer = complaint("run.dir=a\udcff")
+    assert answer.startswith("error: run.dir=a\\udcff: is no text in this locale (utf-8)")
 
 
 def test_several_schemes_of_evolution_may_share_their_settings(complaint):
@@ -124,6 +173,10 @@ def test_bad_values_get_one_line(complaint, field, value):
 def test_an_existing_training_is_not_overwritten(complaint, tmp_path):
     (tmp_path / "metrics.csv").write_text("run\n")
     assert f"resume={tmp_path} goes on with it" in complaint(f"run.dir={tmp_path}")
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text("run\n")
+    assert f"; 'resume={folder}' goes on with it" in complaint(f"run.dir={folder}")
 
 
 def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tmp_path):

@@ -311,10 +311,12 @@ def test_one_folder_has_one_writer(complaint, folder):
 
 def test_a_killed_writer_is_no_obstacle(tmp_path):
     code = (
-        "import sys, time, pathlib; from shoal import lock\nwith lock.held(pathlib.Path(sys.argv[1])): time.sleep(99)"
+        "import sys, time, pathlib; from shoal.folder import lock\n"
+        "with lock.held(pathlib.Path(sys.argv[1])): time.sleep(99)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     while not (tmp_path / lock.NAME).exists() or not (tmp_path / lock.NAME).read_text():
+        assert process.poll() is None
         time.sleep(0.05)
     with pytest.raises(UserError, match=f"process {process.pid} on"), lock.held(tmp_path):
         pass

@@ -1,0 +1,74 @@
+"""A word that a command does not know is refused by name, with the nearest word: every script, and the trainings."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import pytest
+
+from shoal.__main__ import run
+from shoal.baselines.ippo import ippo_ff_mpe
+from shoal.benchmark.settings import read
+from shoal.cli import main
+from shoal.config.words import fail
+from shoal.errors import UserError
+from tests.conftest import ROOT
+
+SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+UNKNOWN = {  # what each does not know, and the nearest word
+    "benchmark": {"--plan": "plan", "algoritms=[ippo]": "algorithms", "seds=3": "seeds", "hyper.lr=1": "hypers"},
+    "export": {"--jax": "jax", "whihc=last": "which", "imprt=x.py": "import"},
+    "render": {"--epsiodes=2": "--episodes", "size=40": "--size=40", "vmas/balanse": "vmas/balance"},
+    "report": {"--animation-s=0": "--animations", "title=mine": "--title=mine"},
+    "python -m shoal": {"ipo": "ippo"},
+    "python -m shoal ippo": {"--multirn": "--multirun", "sedes=3": "seeds", "algo.num_env=3": "algo.num_envs"},
+    "baselines/ippo/ippo_ff_mpe.py": {"--multirn": "--multirun", "hyper.lr=1": "hypers.lr", "evolve=pbd": "pbt"},
+}
+
+
+def call(name: str, word: str, monkeypatch) -> None:
+    """The command line as a function."""
+    monkeypatch.setattr(sys, "argv", [name, word])
+    if name.startswith("python"):
+        run([*name.split()[3:], word])
+    elif name.startswith("baselines"):
+        main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
+    elif name == "benchmark":  # which catches what this raises where it is run as a script
+        try:
+            import_module("scripts.benchmark").run([word])
+        except UserError as error:
+            fail(error)
+    else:
+        import_module(f"scripts.{name}").main()
+
+
+def test_every_script_is_here():
+    assert set(SCRIPTS) < set(UNKNOWN)
+
+
+@pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in UNKNOWN.items() for word in words])
+def test_an_unknown_word_is_refused_by_name_with_the_nearest(name, word, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as stop:
+        call(name, word, monkeypatch)
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == ""
+    (line,) = said.err.splitlines()
+    key = word.partition("=")[0]
+    assert line.startswith("error: ") and key in line
+    assert UNKNOWN[name][word] in line.partition(key)[2]
+
+
+def test_a_folder_whose_name_reads_like_a_word(tmp_path, monkeypatch, capsys):
+    """A path with ``=`` is a folder where it exists; ``folder=`` names one that reads like a word of the script."""
+    monkeypatch.chdir(tmp_path)
+    for name, word in (("a=b", "a=b"), ("a=b", "a=b/"), ("run=3", "folder=run=3")):
+        (tmp_path / name).mkdir(exist_ok=True)
+        with pytest.raises(SystemExit):
+            call("export", word, monkeypatch)
+        assert capsys.readouterr().err.startswith(f"error: {name}: no config.yaml there")
+
+
+def test_a_benchmark_names_the_folder_of_its_trainings():
+    with pytest.raises(UserError, match=r"run\.dir=X: a benchmark sets this .*; dir=<folder> is that of all"):
+        read(["benchmark=quick", "run.dir=X"])
