@@ -144,7 +144,8 @@ def train_in_folder(plan: Plan, given: Sequence[Any], new: bool) -> None:
             raise Fault(f"{error or 'no memory'}: too little memory or too few threads (ulimit -v, -u)") from error
         except Fault as error:
             begun = (folder / "config.yaml").is_file()
-            raise Fault(f"{error}{f'; with that mended resume={folder} goes on' * begun}") from error
+            hint = f"; with that mended {pasted('resume', folder)} goes on" if begun else ""
+            raise Fault(f"{error}{hint}") from error
 
 
 def train_and_report(plan: Plan, logger: loggers.Logger, callbacks: Sequence[Any] = ()) -> None:
