@@ -12,7 +12,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from shoal.export import deploy
 from shoal.export.compiled import COMPILED, DESCRIPTION, digest, write_compiled
 from shoal.folder import policies, reading
 from shoal.folder.load import Runs, load
+from shoal.folder.provenance import version_of
 from shoal.nn import elastic, memory, models, networks
 from shoal.nn.models import Model
 from shoal.rl import distributions, normalisation
@@ -114,7 +114,7 @@ def save(
     env, settings, policy = algorithm.env, as_dict(config), jax.tree.map(jnp.asarray, jax.device_get(policy))
     ids = env.num_agents if settings.get("agent_id") else 0
     description = {"format": deploy.FORMAT, "version": deploy.VERSION, **facts}
-    description |= {"versions": {name: _version(name) for name in PACKAGES}}
+    description |= {"versions": {name: version_of(name) for name in PACKAGES}}
     description |= spaces(env.env if ids else env)  # type: ignore[attr-defined]
     reason = unknown(settings, algorithm)
     if reason and not with_jax:
@@ -302,10 +302,3 @@ def record(algorithm: Algorithm, policy: Params, ids: int) -> dict[str, np.ndarr
     # Accelerators round matrix products by default, and what is recorded should be exact.
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
         return {name: np.asarray(array) for name, array in play(np.array([0, 0], np.uint32)).items()}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

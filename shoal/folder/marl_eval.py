@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.folder import reading, writing
 from shoal.folder.layout import RETURN
+from shoal.folder.tables import Entry
 
 if TYPE_CHECKING:
     from shoal.run.sweep import Runs
@@ -111,20 +112,36 @@ def their_name(metric: str) -> str:
     return f"mean_{metric}" if metric.startswith("episode") else metric
 
 
-def write_evaluations(path: Path, evaluations: Sequence[dict[str, Any]], runs: Runs, env: str, algorithm: str) -> None:
-    """``evaluations.json`` in marl-eval's layout: environment, task, algorithm, seed, step."""
-    family, task = env.split("/", 1)
-    by_algorithm: dict[str, dict[str, dict[str, Any]]] = {}
-    for entry in evaluations:
+def run_record(
+    evaluations: Sequence[tuple[int, Mapping[str, Any]]], absolute: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """One run as marl-eval has it, from environment steps and metrics of each evaluation, and the absolute metrics."""
+    record: dict[str, Any] = {
+        f"step_{number}": {"step_count": env_steps, **_theirs(metrics)}
+        for number, (env_steps, metrics) in enumerate(evaluations, 1)
+    }
+    return record | ({} if absolute is None else {"absolute_metrics": _theirs(absolute)})
+
+
+def _theirs(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {their_name(name): values for name, values in metrics.items()}
+
+
+def write_evaluations(path: Path, entries: Sequence[Entry], runs: Runs, env: str, algorithm: str) -> None:
+    """Write the evaluations of a training; each point of a sweep is an algorithm."""
+    evaluations: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    absolute: dict[int, dict[str, Any]] = {}
+    for entry in entries:
         for position, run in enumerate(entry["runs"]):
-            label = runs.label(runs.point[run])
-            name = f"{algorithm} {label}" if label else algorithm
-            record = by_algorithm.setdefault(name, {}).setdefault(f"seed_{runs.seed[run]}", {})
-            metrics = {key: values[position] for key, values in entry["metrics"].items()}
-            metrics = {f"mean_{key}" if key.startswith("episode") else key: v for key, v in metrics.items()}
+            metrics = {name: values[position] for name, values in entry["metrics"].items()}
+            known = evaluations.setdefault(run, [])
             if "absolute" in entry:
-                record["absolute_metrics"] = metrics
+                absolute[run] = metrics
             else:
-                step = f"step_{sum(key.startswith('step_') for key in record) + 1}"
-                record[step] = {"step_count": entry["env_steps"], **metrics}
+                known.append((entry["env_steps"], metrics))
+    by_algorithm: dict[str, dict[str, Any]] = {}
+    for run, known in evaluations.items():
+        name = f"{algorithm} {runs.label(runs.point[run])}".rstrip()
+        by_algorithm.setdefault(name, {})[f"seed_{runs.seed[run]}"] = run_record(known, absolute.get(run))
+    family, task = env.split("/", 1)
     writing.write(path, json.dumps({family: {task: by_algorithm}}))

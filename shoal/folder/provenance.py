@@ -10,9 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jax
+import numpy as np
 
-from shoal.folder import writing
+from shoal.folder import reading, writing
+from shoal.folder.layout import PROVENANCE
 
 PACKAGES = (
     "jax",
@@ -30,10 +31,12 @@ PACKAGES = (
 
 def write_provenance(folder: Path, runs: int, env_steps: int, session: dict[str, Any]) -> None:
     """Write the file: how many runs of how many environment steps, and the figures of this ``session``."""
+    import jax
+
     facts = {
         "command": sys.argv,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
         "cores": os.cpu_count(),
@@ -41,10 +44,27 @@ def write_provenance(folder: Path, runs: int, env_steps: int, session: dict[str,
         "env_steps_per_run": env_steps,
         "session": session,
     }
-    writing.write(folder / "provenance.json", json.dumps(facts, indent=2))
+    writing.write(folder / PROVENANCE, json.dumps(facts, indent=2))
 
 
-def _version(package: str) -> str | None:
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """The facts that a training wrote; {} if the file is not what a training writes."""
+    try:
+        facts = reading.json_file(folder / PROVENANCE)
+        numbers = [facts["runs"], facts["env_steps_per_run"], *facts["session"].values()]
+        sound = all(number is None or (type(number) in (int, float) and 0 <= number < 2**63) for number in numbers)
+        inner = [
+            x for value in facts.values() for x in (value.values() if isinstance(value, dict) else np.ravel(value))
+        ]
+        flat = not any(isinstance(x, dict | list) for x in inner)
+        named = all(isinstance(device, str) for device in facts.get("devices", ()))
+        return facts if sound and flat and named and isinstance(facts.get("packages", {}), dict) else {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

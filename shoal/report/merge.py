@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.folder.marl_eval import their_name
+from shoal.folder.marl_eval import run_record
 from shoal.report.table import OBJECTIVE, Cell, common
 
 
@@ -41,12 +41,8 @@ def merge(cells: Sequence[Cell], notes: list[str]) -> dict[str, Any]:
         for cell in even:
             chosen = np.linspace(0, len(cell.steps) - 1, points).round().astype(int)
             for number, run in enumerate(cell.runs[:runs]):
-                record: dict[str, Any] = {}
-                for position, index in enumerate(chosen, 1):
-                    values = {their_name(name): run.episodes[index][name] for name in names}
-                    record[f"step_{position}"] = {"step_count": int(run.steps[index]), **values}
-                if last:
-                    record["absolute_metrics"] = {their_name(name): run.absolute[name] for name in names}
+                played = [(run.steps[i], {name: run.episodes[i][name] for name in names}) for i in chosen]
+                record = run_record(played, {name: run.absolute[name] for name in names} if last else None)
                 place = merged.setdefault(environment, {}).setdefault(cell.task, {})
                 place.setdefault(cell.algorithm.replace(",", ";"), {})[f"seed_{run.seed if named else number}"] = record
         if not last:

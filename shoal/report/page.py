@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from shoal.folder.provenance import version_of
 from shoal.report.read import MARK
 from shoal.report.summary import Json
 from shoal.report.table import Results, Training
@@ -23,6 +23,7 @@ RUN_FIGURES = 48  # cells whose single runs are drawn
 
 def page(data: Json, results: Results, animations: Sequence[tuple[str, str, str]] = ()) -> str:
     """The whole page; ``animations`` are titles, captions and GIFs as data URIs."""
+    made_by = f"Made by shoal {escape(version_of('shoal') or '')}, scripts/report.py."
     parts = {
         "mark": MARK,
         "title": escape(data["title"]),
@@ -44,7 +45,7 @@ def page(data: Json, results: Results, animations: Sequence[tuple[str, str, str]
             )
             if section
         ),
-        "footer": f"Made by shoal {escape(_version())}, scripts/report.py. What each figure means: docs/reports.md.",
+        "footer": f"{made_by} What each figure means: docs/reports.md.",
         "data": embedded(data),
     }
     # In one pass: what is put in is never searched again.
@@ -55,13 +56,6 @@ def embedded(data: Any) -> str:
     """JSON that cannot end the script element that it stands in."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _version() -> str:
-    try:
-        return metadata.version("shoal")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _facts(data: Json) -> str:

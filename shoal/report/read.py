@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from shoal.folder.layout import (
 )
 from shoal.folder.lineage import best_of_populations
 from shoal.folder.marl_eval import Run, read_json
+from shoal.folder.provenance import read_provenance
 from shoal.folder.tables import Entry, diverged_runs, read_evaluations, swept_of_runs
 from shoal.report.cells import cells_of, objectives_of, tell_apart
 from shoal.report.table import OBJECTIVE, Results, Training
@@ -127,7 +127,7 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
     config["evaluation"] = {**config.get("evaluation", {}), "objective": objective}  # of a folder without it
     name, seeds, first = algorithm_name(config), config["seeds"], config["seed"]
     swept = swept_of_runs(folder, swept_names(config))
-    training = Training(folder, name, environment, task, config, text, _provenance(folder), swept)
+    training = Training(folder, name, environment, task, config, text, read_provenance(folder), swept)
     runs: dict[int, Run] = {}
     entries, members, lost = _entries(folder, notes), members_of(config), diverged_runs(folder)
     if not all(objective in entry["metrics"] for entry in entries):
@@ -161,22 +161,6 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
     if not any(run.steps for run in runs.values()):
         raise reading.Unreadable("a training that has not been evaluated yet")
     return training, {index: run for index, run in runs.items() if run.steps}
-
-
-def _provenance(folder: Path) -> dict[str, Any]:
-    """``provenance.json``; {} if it is not what a training writes."""
-    try:
-        facts = reading.json_file(folder / PROVENANCE)
-        numbers = [facts["runs"], facts["env_steps_per_run"], *facts["session"].values()]
-        sound = all(number is None or (type(number) in (int, float) and 0 <= number < 2**63) for number in numbers)
-        inner = [
-            x for value in facts.values() for x in (value.values() if isinstance(value, dict) else np.ravel(value))
-        ]
-        flat = not any(isinstance(x, dict | list) for x in inner)
-        named = all(isinstance(device, str) for device in facts.get("devices", ()))
-        return facts if sound and flat and named and isinstance(facts.get("packages", {}), dict) else {}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {}
 
 
 def _entries(folder: Path, notes: list[str]) -> list[Entry]:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from shoal.evolve import winner
 from shoal.folder import marl_eval, policies
-from shoal.folder.layout import EVALUATIONS, algorithm_name, short_name
+from shoal.folder.layout import CURVES, EVALUATIONS, MARL_EVAL, algorithm_name, short_name
 from shoal.folder.provenance import write_provenance
 from shoal.report import closing, lineage
 from shoal.run.progress import human, show_table
@@ -28,8 +28,8 @@ def write_results(plan: Plan, trained: Trained) -> None:
     evaluations = trained.records.evaluations()
     title = f"{algorithm} on {settings.env.name}"
     if plan.rules is None:
-        marl_eval.write_evaluations(plan.folder / "evaluations.json", evaluations, runs, settings.env.name, algorithm)
-        closing.draw(plan.folder / "curves.png", evaluations, runs, trained.diverged, title, plan.objective)
+        marl_eval.write_evaluations(plan.folder / MARL_EVAL, evaluations, runs, settings.env.name, algorithm)
+        closing.draw(plan.folder / CURVES, evaluations, runs, trained.diverged, title, plan.objective)
     else:
         config = OmegaConf.to_container(settings, resolve=True)
         lineage.report(plan, config, evaluations, algorithm)  # type: ignore[arg-type]

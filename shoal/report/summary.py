@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -166,6 +167,31 @@ def together(
     """All tasks together: sample efficiency, aggregate scores, performance profiles, probability of improvement."""
     if not cells:
         return None
+    rows = complete_rows(cells, shown, notes)
+    grid = _grid([cell.steps for row in rows.values() for cell in row], notes)
+    matrices, efficiency = {}, []
+    for name, row in rows.items():
+        count = min(len(cell.runs) for cell in row)
+        if any(len(cell.runs) > count for cell in row):
+            notes.append(
+                f"{name}: not as many runs on every task; figures over all tasks use the first {count} of each"
+            )
+        columns = [normalised(scores_of(c, metric, absolute)[:count], *ranges[c.place]) for c in row]
+        matrices[name] = np.stack(columns, axis=1)  # [R, T]
+        if grid is not None:
+            layers = [normalised(_on(grid, c.steps, c.metrics[metric][:count]), *ranges[c.place]) for c in row]
+            curve = efficiency_curve(np.stack(layers, axis=1), grid, row)
+            efficiency.append({"algorithm": shown.index(name), **curve})
+    return {
+        "tasks": [cell.place for cell in next(iter(rows.values()))],
+        "runs": [len(matrix) for matrix in matrices.values()],
+        "efficiency": efficiency,
+        **comparisons({shown.index(name): matrix for name, matrix in matrices.items()}),
+    }
+
+
+def complete_rows(cells: list[Cell], shown: list[str], notes: list[str]) -> dict[str, list[Cell]]:
+    """The cells of each algorithm, one for each task, of those algorithms and tasks of which every pair is there."""
     algorithms, tasks = common(cells)
     algorithms = [name for name in shown if name in algorithms]
     for what, every, kept in (
@@ -177,62 +203,37 @@ def together(
                 f"figures over all tasks do without the {what} {', '.join(gone)}: some pairs are missing there"
             )
     table = {(cell.algorithm, cell.place): cell for cell in cells}
-    matrices, curves = {}, {}
-    grid = _grid([table[name, task].steps for name in algorithms for task in tasks], notes)
-    for name in algorithms:
-        own = [table[name, task] for task in tasks]
-        count = min(len(cell.runs) for cell in own)
-        if any(len(cell.runs) > count for cell in own):
-            notes.append(
-                f"{name}: not as many runs on every task; figures over all tasks use the first {count} of each"
-            )
-        columns = [normalised(scores_of(c, metric, absolute)[:count], *ranges[c.place]) for c in own]
-        matrices[name] = np.stack(columns, axis=1)  # [R, T]
-        if grid is not None:
-            layers = [normalised(_on(grid, c.steps, c.metrics[metric][:count]), *ranges[c.place]) for c in own]
-            curves[name] = np.stack(layers, axis=1)  # [R, T, C]
-    out: Json = {"tasks": tasks, "runs": [len(matrices[name]) for name in algorithms], "efficiency": []}
-    for name, values in curves.items():
-        assert grid is not None
-        iqm = statistics.curve(values, draws_for(values))
-        clocks = [_seconds(grid, table[name, task]) for task in tasks]
-        known = [clock for clock in clocks if clock is not None]
-        out["efficiency"].append(
-            {
-                "algorithm": shown.index(name),
-                "x": [round(float(step)) for step in grid],
-                "t": _numbers(np.mean(known, axis=0)) if len(known) == len(clocks) else None,
-                "y": _numbers(iqm.value),
-                "low": _numbers(iqm.low),
-                "high": _numbers(iqm.high),
-            }
-        )
-    out["aggregates"] = [
-        {
-            "algorithm": shown.index(name),
-            "values": {key: _estimate(e) for key, e in statistics.aggregates(matrix, draws_for(matrix)).items()},
-        }
-        for name, matrix in matrices.items()
-    ]
-    out["taus"] = _numbers(statistics.TAUS)
-    out["profiles"] = []
-    for name, matrix in matrices.items():
+    return {name: [table[name, task] for task in tasks] for name in algorithms}
+
+
+def efficiency_curve(values: np.ndarray, grid: np.ndarray, row: list[Cell]) -> Json:
+    """The curve over all tasks of one algorithm, from normalised scores ``[R, T, C]`` at the steps of ``grid``."""
+    iqm = statistics.curve(values, draws_for(values))
+    clocks = [_seconds(grid, cell) for cell in row]
+    known = [clock for clock in clocks if clock is not None]
+    return {
+        "x": [round(float(step)) for step in grid],
+        "t": _numbers(np.mean(known, axis=0)) if len(known) == len(clocks) else None,
+        "y": _numbers(iqm.value),
+        "low": _numbers(iqm.low),
+        "high": _numbers(iqm.high),
+    }
+
+
+def comparisons(matrices: dict[int, np.ndarray]) -> Json:
+    """Aggregate scores, profiles and probabilities of improvement, from the scores ``[R, T]`` of each algorithm."""
+    aggregates, profiles, improvement = [], [], []
+    taus = _numbers(statistics.TAUS)
+    for number, matrix in matrices.items():
+        estimates = statistics.aggregates(matrix, draws_for(matrix))
+        aggregates.append({"algorithm": number, "values": {key: _estimate(e) for key, e in estimates.items()}})
         profile = statistics.profile(matrix, draws=draws_for(matrix))
-        bands = {
-            key: _numbers(getattr(profile, field)) for key, field in (("y", "value"), ("low", "low"), ("high", "high"))
-        }
-        out["profiles"].append({"algorithm": shown.index(name), "x": out["taus"], **bands})
-    names = list(matrices)
-    pairs = [(x, y) for i, x in enumerate(names) for y in names[i + 1 :]]
-    out["improvement"] = [
-        {
-            "x": shown.index(x),
-            "y": shown.index(y),
-            "p": _estimate(statistics.improvement(matrices[x], matrices[y], draws_for(matrices[x]))),
-        }
-        for x, y in pairs
-    ]
-    return out
+        bands = {"y": _numbers(profile.value), "low": _numbers(profile.low), "high": _numbers(profile.high)}
+        profiles.append({"algorithm": number, "x": taus, **bands})
+    for x, y in itertools.combinations(matrices, 2):
+        better = statistics.improvement(matrices[x], matrices[y], draws_for(matrices[x]))
+        improvement.append({"x": x, "y": y, "p": _estimate(better)})
+    return {"aggregates": aggregates, "taus": taus, "profiles": profiles, "improvement": improvement}
 
 
 def _grid(steps: list[np.ndarray], notes: list[str]) -> np.ndarray | None:
