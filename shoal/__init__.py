@@ -1,6 +1,6 @@
 """Multi-agent reinforcement learning in JAX. ``shoal.load(folder)`` opens what a training left behind.
 
-Importing this imports nothing else: ``sharding.cores_as_devices`` must come before JAX looks for devices.
+Importing this imports nothing else: ``shoal.cli.cores_as_devices`` must come before JAX looks for devices.
 """
 
 from __future__ import annotations

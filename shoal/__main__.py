@@ -1,38 +1,76 @@
-"""Named algorithms: ``python -m shoal vdn env=mpe/simple_spread seeds=4``; without a name, a list of them.
+"""The command ``shoal``, which ``python -m shoal`` is as well.
 
-A name is a small YAML over an algorithm file, ``config/algorithm/<name>.yaml``; all else is that file's command line.
+    shoal ippo env=mpe/simple_tag seeds=2     # train a named algorithm; all words of its file's command line
+    shoal list envs vmas                      # names of environments, of one family or of all
+    shoal list algorithms
+    shoal new my_idea --from ippo             # an algorithm file and its recipe, copied here to be edited
+    shoal report runs/mine                    # a page, pictures and merged evaluations
+    shoal export runs/mine                    # a policy that plays with numpy alone
+    shoal render runs/mine                    # the best policy as a moving picture
+    shoal benchmark benchmark=quick           # algorithms times tasks
+
+``shoal <command> --help`` says more. An algorithm is a small YAML over an algorithm file, ``algorithm/<name>.yaml``
+among the recipes. Only what a command needs is imported, so that this text comes at once.
 """
 
 from __future__ import annotations
-
-if __name__ == "__main__":
-    import shoal.early  # noqa: F401  Ctrl-C from the first moment
 
 import importlib
 import sys
 from pathlib import Path
 
-from shoal.cli import main
-from shoal.config.compose import algorithms
+from shoal.config.named import algorithms, module_of
 from shoal.config.words import fail, nearest
 from shoal.errors import UserError
 
+COMMANDS = {  # each a module with a `main(words)`
+    "list": "shoal.listing",
+    "new": "shoal.new",
+    "report": "shoal.report.command",
+    "export": "shoal.export.command",
+    "render": "shoal.report.render",
+    "benchmark": "shoal.benchmark.command",
+}
 
-def run(arguments: list[str]) -> None:
-    """Train the algorithm that the first argument names."""
+
+def usage() -> str:
+    """What ``shoal --help`` prints: the commands, and the algorithms with their files."""
     known = algorithms()
-    if not arguments or arguments[0] in ("-h", "--help"):
-        width = max(map(len, known))
-        print("usage: python -m shoal <algorithm> [name=value ...]\n")
-        print("\n".join(f"  {name:{width}}  baselines/{file}.py" for name, file in known.items()))
-        return
-    name, *words = arguments
+    width = max(map(len, known))
+    files = "\n".join(f"  {name:{width}}  baselines/{file}.py" for name, file in known.items())
+    return f"{__doc__.strip()}\n\nAlgorithms:\n{files}"
+
+
+def run(words: list[str]) -> int:
+    """Do what a command line says; the exit code."""
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    name, *rest = words
+    known = algorithms()
+    if name in COMMANDS:
+        if name == "benchmark":
+            from shoal.cli import cores_as_devices
+
+            cores_as_devices()
+        return importlib.import_module(COMMANDS[name]).main(rest)
     if name not in known:
-        fail(UserError(f"{name}: no such algorithm; {nearest(name, known)}there are {', '.join(known)}"))
-    module = importlib.import_module(f"shoal.baselines.{known[name].replace('/', '.')}")
-    sys.argv = [str(module.__file__), f"algorithm={name}", *words]
-    main(module.make, module.Config, module.Hypers, recipe=Path(known[name]).name)
+        hint = nearest(name, [*COMMANDS, *known])
+        fail(UserError(f"{name}: no such command; {hint}there are {', '.join(COMMANDS)} and {', '.join(known)}"))
+    from shoal.cli import main as train
+
+    module = module_of(known[name])
+    sys.argv = [str(module.__file__), f"algorithm={name}", *rest]
+    train(module.make, module.Config, module.Hypers, recipe=Path(known[name]).name)
+    return 0
+
+
+def main(*words: str) -> None:
+    """The command line of this process, after ``words``."""
+    import shoal.early  # noqa: F401  Ctrl-C from the first moment
+
+    sys.exit(run([*words, *sys.argv[1:]]))
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    main()

@@ -1,4 +1,4 @@
-"""The command line of an algorithm file."""
+"""The command line of an algorithm file, and what it changes in its process: devices, caches, the way it ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 from hydra import main as hydra_main
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -16,13 +17,33 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from shoal.config.compose import CONFIG_DIR, SEARCH, check, chosen_recipe, register
+from shoal.config.compose import SEARCH, check, chosen_recipe, register
 from shoal.config.files import import_file
+from shoal.config.named import CONFIG_DIR
 from shoal.config.words import fail, one_line, pasted
 from shoal.errors import UserError
 
 if TYPE_CHECKING:
     from shoal.run.callbacks import Callback
+
+
+CORES_FLAG = "--xla_force_host_platform_device_count"
+
+
+def cores_as_devices() -> None:
+    """Make every CPU core a device of its own. Works only before JAX has looked for devices; a set flag stays."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if CORES_FLAG not in flags:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
+
+
+def enable_compilation_cache() -> None:
+    """Keep compiled programs between processes, unless the environment says where itself."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "shoal" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 class Job:
@@ -53,15 +74,14 @@ class Job:
 
     def train(self, cfg: DictConfig, words: list[str], folder: Path | None = None) -> None:
         """Train what ``cfg`` says, composed with ``words``; ``folder`` replaces its ``run.dir``."""
-        import jax
-
         from shoal import training
-        from shoal.run import hosts, progress, sharding
+        from shoal.run import hosts, progress
         from shoal.run.signals import GO_ON, Stopped
 
         self.begun = True
-        sharding.cores_as_devices()  # not before: a launcher's job may be on another machine than the command
+        cores_as_devices()  # not before: a launcher's job may be on another machine than the command
         try:
+            enable_compilation_cache()
             with progress.guarded():
                 training.run(*self.parts, cfg, folder, words, self.callbacks)
         except UserError as error:

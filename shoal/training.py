@@ -9,7 +9,6 @@ Between chunks the host draws the progress bar, appends to the records and write
 from __future__ import annotations
 
 import math
-import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
@@ -104,7 +103,6 @@ def run(
     that the configuration names.
     """
     check_address_space()
-    enable_compilation_cache()
     hosts.join(cfg.distributed)
     given = [user_callbacks.made(callback) for callback in callbacks]
     if cfg.resume == "auto":
@@ -166,14 +164,6 @@ def check_address_space() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
         raise Fault(f"the address space is limited to {limit / 1e9:.1f} GB (ulimit -v); JAX needs 2 GB at least")
-
-
-def enable_compilation_cache() -> None:
-    """Keep compiled programs between processes, unless the environment says where itself."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "shoal" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def stopped_on_host(plan: Plan) -> UserError | None:

@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("WANDB_MODE", "offline")
 
-from shoal.run.sharding import cores_as_devices
+from shoal.cli import cores_as_devices
 
 cores_as_devices()
 ROOT = Path(__file__).parent.parent

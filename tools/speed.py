@@ -35,6 +35,7 @@ import numpy as np
 
 from shoal import envs
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.cli import cores_as_devices
 from shoal.config.words import Parser, some_of
 from shoal.envs.base import Discrete, Env, MultiDiscrete
 from shoal.envs.wrappers import AutoReset
@@ -433,7 +434,7 @@ def main() -> None:
     repetitions, updates = (1, options.updates or 2) if options.quick else (5, options.updates or 20)
 
     jax.config.update("jax_enable_compilation_cache", False)
-    sharding.cores_as_devices()
+    cores_as_devices()
     begin, others = time.perf_counter(), foreign_seconds()
     config, env = ippo.Config(), envs.make(options.env)
     peer = peer_name(options.env) if {"env", "reference"} & set(only) else None

@@ -20,13 +20,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.cli import cores_as_devices, enable_compilation_cache
 from shoal.config import compose
+from shoal.config.named import algorithms
 from shoal.config.words import Parser, some_of
 from shoal.errors import UserError
 from shoal.run import sharding
 from shoal.run.compile import compile_programs
 from shoal.run.progress import Display, human, show_table
-from shoal.training import enable_compilation_cache, make_plan
+from shoal.training import make_plan
 
 
 class Training:
@@ -76,7 +78,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure what the command line asks for."""
     parser = Parser(__doc__)
-    parser.add_argument("--algorithm", default="ippo", choices=sorted(compose.algorithms()))
+    parser.add_argument("--algorithm", default="ippo", choices=sorted(algorithms()))
     parser.add_argument(
         "--schemes",
         type=some_of(("tournament", "pbt", "mf_pbt", "halving")),
@@ -90,7 +92,7 @@ def main() -> None:
     parser.add_argument("--words", nargs="*", default=[], help="more settings, for both")
     parser.add_argument("--json", type=Path, help="store the figures here")
     options = parser.parse_args()
-    sharding.cores_as_devices()
+    cores_as_devices()
     enable_compilation_cache()
     figures = measure(options)
     rows = [["scheme", "plain round", "a generation", "more", "more core seconds", "compiling"]]

@@ -24,9 +24,9 @@ from shoal import envs
 from shoal.baselines.ippo import ippo_rnn_smax as ippo
 from shoal.baselines.mappo import mappo_rnn_smax as mappo
 from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.cli import cores_as_devices
 from shoal.config.words import Parser, some_of
 from shoal.nn.models import Model
-from shoal.run import sharding
 from shoal.run.progress import human, show_table
 
 SIZES = {"num_envs": 128, "rollout_length": 128, "epochs": 4, "minibatches": 4}
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="store the figures here")
     options = parser.parse_args()
     jax.config.update("jax_enable_compilation_cache", False)
-    sharding.cores_as_devices()
+    cores_as_devices()
     figures = []
     for name in options.algorithms.split(","):
         for runs in options.runs:

@@ -19,8 +19,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from shoal import envs
+from shoal.cli import cores_as_devices
 from shoal.config.words import Parser
-from shoal.run.sharding import cores_as_devices
 
 STEPS = 100
 

@@ -13,8 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from shoal import envs
 from shoal.config import compose
-from shoal.config.compose import CONFIG_DIR
 from shoal.config.fields import setting, validate
+from shoal.config.named import CONFIG_DIR, algorithms
 from shoal.config.settings import Settings
 from shoal.config.words import as_text, nearest, one_line, readable, unknown
 from shoal.errors import UserError
@@ -127,7 +127,7 @@ def check(benchmark: Benchmark) -> None:
     """Names that exist, values that are allowed."""
     for field in dataclasses.fields(Benchmark):
         validate("", getattr(benchmark, field.name), field)
-    known = compose.algorithms()
+    known = algorithms()
     files = [name for name in benchmark.algorithms if name.endswith(".py")]
     for name in files:
         if not Path(name).exists():

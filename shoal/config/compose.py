@@ -5,7 +5,6 @@ A mistake is answered by one line that names the field, the value and what is al
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import itertools
 from pathlib import Path
@@ -22,12 +21,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from shoal import envs
+from shoal.config.named import CONFIG_DIR, algorithms, module_of
 from shoal.config.schemes import SCHEMES
 from shoal.config.settings import LOGGERS, EnvChoice, Logger, check_settings, settings_schema
 from shoal.config.words import as_text, nearest, one_line, readable, unknown
 from shoal.errors import UserError
 
-CONFIG_DIR = str((Path(__file__).parent.parent / "recipes").resolve())
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
 OPEN = ("env.kwargs.", "evolve.hypers.")  # settings with names of their own
 PATHS = ("run.dir", "resume")  # which may have any letters, also those of Hydra's grammar
@@ -255,16 +254,10 @@ def _check_key(key: str, known: set[str]) -> None:
     )
 
 
-def algorithms() -> dict[str, str]:
-    """The named algorithms, each with its file: ``{"vdn": "qmix/qmix_rnn_mpe", ...}``."""
-    folder = Path(CONFIG_DIR) / "algorithm"
-    return {path.stem: str(OmegaConf.load(path).file) for path in sorted(folder.glob("*.yaml"))}
-
-
 def composed(algorithm: str, words: list[str]) -> tuple[ModuleType, DictConfig]:
     """The file of a named algorithm and its configuration, checked as the command line's."""
     file = algorithms()[algorithm]
-    module = importlib.import_module(f"shoal.baselines.{file.replace('/', '.')}")
+    module = module_of(file)
     recipe, words = Path(file).name, [f"algorithm={algorithm}", *words]
     register(module.Config, module.Hypers, name=recipe)
     return module, check(words, recipe, module.Config, module.Hypers, CONFIG_DIR).config
@@ -279,7 +272,7 @@ def _check_algorithm(words: list[str], recipe: str, config_dir: str) -> None:
         file = _defaults(recipe, [], config_dir)[0].file  # a recipe of the user's own says which file it is for
         if known.get(value) != file:
             here = ", ".join(name for name, other in known.items() if other == file) or "no named algorithms"
-            where = f"; python -m shoal {value} runs that" if value in known else ""
+            where = f"; shoal {value} runs that" if value in known else ""
             raise UserError(f"algorithm={value}: this file has {here}{where}")
 
 

@@ -137,10 +137,10 @@ def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[
 
 
 class Parser(argparse.ArgumentParser):
-    """The words of a script: a mistake is one line, which names the word and the nearest known one."""
+    """The words of a command: a mistake is one line, which names the word and the nearest known one."""
 
-    def __init__(self, description: str | None = None):
-        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    def __init__(self, description: str | None = None, prog: str | None = None):
+        super().__init__(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
         args = list(sys.argv[1:] if args is None else args)

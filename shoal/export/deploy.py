@@ -1,6 +1,6 @@
 """Play a team that Shoal trained, with numpy alone: this one file and an exported folder are all that a robot needs.
 
-    policy = load_policy("runs/.../export/run_0_best")  # what scripts/export.py wrote
+    policy = load_policy("runs/.../export/run_0_best")  # what shoal export wrote
     policy.reset()                                      # at the start of an episode
     actions = policy.act(obs)                           # obs [A, O], or [E, A, O] for E teams side by side
 
@@ -53,7 +53,7 @@ def load_policy(path: str | Path, agents: Sequence[str] | None = None) -> Policy
             raise
         raise PolicyError(f"{path}: is damaged, or no policy.json of an export") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise PolicyError(f"{path}: does not describe a policy; name a folder that scripts/export.py wrote")
+        raise PolicyError(f"{path}: does not describe a policy; name a folder that shoal export wrote")
     if description.get("version") != VERSION:
         raise PolicyError(
             f"{path}: is of format version {description.get('version')}, and this file reads version {VERSION}; "

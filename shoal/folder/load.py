@@ -10,7 +10,6 @@ is made and JAX is not imported. Policies need the algorithm, and make it when t
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from shoal.config.files import import_named
+from shoal.config.named import algorithms, module_of
 from shoal.folder import lineage, reading
 from shoal.folder.layout import (
     CONFIG,
@@ -219,8 +219,6 @@ class Runs:
     @cached_property
     def module(self) -> ModuleType:
         """The algorithm file: one of baselines, the one that ``file`` names, or one that is imported already."""
-        from shoal.config.compose import algorithms
-
         if self.file is not None:
             module = import_named(self.file)
             if hasattr(module, "make"):
@@ -234,7 +232,7 @@ class Runs:
             raise _mistake(f"{self.folder}: was made by {recipe}.py, which is not one of baselines; {_named(path)}")
         if file not in algorithms().values():
             raise _mistake(f"{self.folder}: its config.yaml names baselines/{file}.py, and there is no such file")
-        return importlib.import_module(f"shoal.baselines.{file.replace('/', '.')}")
+        return module_of(file)
 
 
 def _named(code: str) -> str:

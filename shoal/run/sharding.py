@@ -17,7 +17,6 @@ Environments on the host are stepped for all runs in one call, so such runs are 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from jax.sharding import PartitionSpec as P
 from shoal.errors import UserError
 from shoal.rl import learners as several
 
-CORES_FLAG = "--xla_force_host_platform_device_count"
 PER_ENVIRONMENT = ("env_state", "timestep", "memory")  # fields of a state whose arrays may have an environment axis
 
 
@@ -51,14 +49,6 @@ class Choice:
 
 _choice = Choice()
 _inside: Mesh | None = None  # whose environments are shared by the function that is being traced
-
-
-def cores_as_devices() -> None:
-    """Make every CPU core a device of its own. Works only before JAX has looked for devices; a set flag stays."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if CORES_FLAG not in flags:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
 
 
 def choose(devices: int | str = "all", num_envs: int = 1, together: bool = False, learners: int = 1) -> None:

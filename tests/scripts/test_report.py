@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.report import write_scores
 from shoal.folder.marl_eval import our_name
 from shoal.report import animation, summary
+from shoal.report.command import write_scores
 from shoal.report.merge import merge
 from shoal.report.page import embedded
 from shoal.report.read import read

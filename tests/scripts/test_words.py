@@ -1,9 +1,8 @@
-"""A word that a command does not know is refused by name, with the nearest word: every script, and the trainings."""
+"""A word that a command does not know is refused by name, with the nearest word: every command, and the trainings."""
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 import pytest
 
@@ -11,7 +10,6 @@ from shoal.__main__ import run
 from shoal.baselines.ippo import ippo_ff_mpe
 from shoal.benchmark.settings import read
 from shoal.cli import main
-from shoal.config.words import fail
 from shoal.errors import UserError
 from tests.conftest import ROOT
 
@@ -34,13 +32,8 @@ def call(name: str, word: str, monkeypatch) -> None:
         run([*name.split()[3:], word])
     elif name.startswith("baselines"):
         main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
-    elif name == "benchmark":  # which catches what this raises where it is run as a script
-        try:
-            import_module("scripts.benchmark").run([word])
-        except UserError as error:
-            fail(error)
     else:
-        import_module(f"scripts.{name}").main()
+        run([name, word])
 
 
 def test_every_script_is_here():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from shoal.config import compose
+from shoal.config.named import CONFIG_DIR
 from shoal.config.words import as_text, pasted
 from tests import made
 from tests.conftest import SCRIPT
@@ -148,7 +149,7 @@ def test_several_schemes_of_evolution_may_share_their_settings(complaint):
 
     words = ["evolve=pbt,tournament", "evolve.rounds=4"]
     compose.register(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
-    checked = compose.check(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR)
+    checked = compose.check(["-m", *words], "ippo_ff_mpe", ippo.Config, ippo.Hypers, CONFIG_DIR)
     assert (checked.flags, checked.words, checked.by_hydra) == (["-m"], words, True)
     assert "need -m" in complaint(*words)
     assert "evolve.size" in complaint("-m", *words, "evolve.size=3")  # of a tournament alone
@@ -215,5 +216,5 @@ def test_hydras_own_flags_keep_their_values():
 
     compose.register(ippo.Config, ippo.Hypers, name="ippo_ff_mpe")
     words = ["--cfg", "job", "seeds=2"]
-    checked = compose.check(words, "ippo_ff_mpe", ippo.Config, ippo.Hypers, compose.CONFIG_DIR)
+    checked = compose.check(words, "ippo_ff_mpe", ippo.Config, ippo.Hypers, CONFIG_DIR)
     assert (checked.flags, checked.words, checked.by_hydra) == (words[:2], words[2:], True)

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from shoal import envs
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.baselines.qmix import qmix_rnn_mpe as qmix
+from shoal.cli import CORES_FLAG
 from shoal.config.settings import Distributed
 from shoal.errors import UserError
 from shoal.folder import checkpoint
@@ -40,8 +41,8 @@ WORDS = [*SMALL, "env=matrix/climbing", f"seeds={RUNS}", *CONSTANT]
 
 def environment(devices: int) -> dict[str, str]:
     """This process's, with so many CPU devices."""
-    flags = re.sub(rf"{sharding.CORES_FLAG}=\d+", "", os.environ.get("XLA_FLAGS", ""))
-    return os.environ | {"XLA_FLAGS": f"{flags} {sharding.CORES_FLAG}={devices}"}
+    flags = re.sub(rf"{CORES_FLAG}=\d+", "", os.environ.get("XLA_FLAGS", ""))
+    return os.environ | {"XLA_FLAGS": f"{flags} {CORES_FLAG}={devices}"}
 
 
 def begin(*words: str, devices: int = 1) -> subprocess.Popen:

@@ -539,8 +539,8 @@ def test_numpy_is_all_that_a_robot_needs(saved):
         assert done.returncode == 0 and done.stdout.endswith("(3,)\n"), done.stderr
 
 
-def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
-    from scripts.export import main
+def test_the_command(train, shell, tmp_path, capsys):
+    from shoal.export.command import main
 
     folder = train("env=matrix/hidden", "algo.sharing=independent", "algo.normalise_obs=true", "sweep.lr=[0,1e-3]")
     script = ROOT / "scripts" / "export.py"
@@ -561,9 +561,8 @@ def test_the_command(train, shell, tmp_path, monkeypatch, capsys):
     np.testing.assert_array_equal(policy._arrays["head/kernel"], kernel[2])
 
     def call(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["export.py", *words])
         with contextlib.suppress(SystemExit):
-            main()
+            main([*words])
         said = capsys.readouterr()
         return said.err or said.out
 

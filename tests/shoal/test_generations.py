@@ -25,6 +25,7 @@ from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
 from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from shoal.config import compose
+from shoal.config.named import CONFIG_DIR
 from shoal.config.schemes import Tournament
 from shoal.config.settings import build
 from shoal.errors import UserError
@@ -340,7 +341,7 @@ def plan_of(module: ModuleType, *words: str) -> Plan:
         "evolve.rounds=2", "evaluation.episodes=2",
     ]  # fmt: skip
     extra = [word for word in FILES[module] if not word.startswith("env.kwargs")]
-    cfg = compose.check([*small, *extra, *words], name, module.Config, module.Hypers, compose.CONFIG_DIR).config
+    cfg = compose.check([*small, *extra, *words], name, module.Config, module.Hypers, CONFIG_DIR).config
     return make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
 
 
@@ -587,7 +588,7 @@ def test_a_mistake_is_one_line(words, answer):
         made = ["total_steps=64"]
         name, module = "ippo_ff_mpe", ippo_ff_mpe
         compose.register(module.Config, module.Hypers, name=name)
-        cfg = compose.check([*words, *made], name, module.Config, module.Hypers, compose.CONFIG_DIR).config
+        cfg = compose.check([*words, *made], name, module.Config, module.Hypers, CONFIG_DIR).config
         make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
     assert answer in str(error.value)
     assert "\n" not in str(error.value)

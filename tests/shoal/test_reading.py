@@ -14,8 +14,7 @@ import yaml
 from safetensors.numpy import load_file
 
 import shoal
-from scripts import export as export_script
-from scripts import render as render_script
+from shoal.__main__ import run as run_command
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.benchmark import plan
 from shoal.config.settings import complete, saved_settings
@@ -52,13 +51,12 @@ def folder(trained, tmp_path):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
-    """``command(script, *words)``: what a script says on stderr."""
+def command(capsys):
+    """``command(name, *words)``: what ``shoal <name>`` prints to stderr."""
 
-    def call(script, *words) -> str:
-        monkeypatch.setattr(sys, "argv", [script.__file__, *map(str, words)])
+    def call(name, *words) -> str:
         with pytest.raises(SystemExit) as ended:
-            script.main()
+            run_command([name, *map(str, words)])
         assert ended.value.code in (1, 2)
         return capsys.readouterr().err
 
@@ -121,7 +119,7 @@ def test_a_stranger_names_a_pettingzoo_module(train, folder, tmp_path, monkeypat
         train(f"resume={folder}", small=False)
     assert "is your own module evil_env" in capsys.readouterr().err
     assert animation.best_policies(read([folder]), 3, []) == []
-    assert "evil_env" in command(render_script, folder)
+    assert "evil_env" in command("render", folder)
     assert not mark.exists()
     assert own_module("pettingzoo/sisl.multiwalker_v9") is None and own_module("vmas/balance") is None
     assert own_module("pettingzoo/utils.none_there") == "utils.none_there"
@@ -188,7 +186,7 @@ def test_a_broken_configuration_is_one_line_everywhere(folder, command, train, c
         found = read([folder])
         assert not found.cells and len(found.notes) == 1 and line in found.notes[0], found.notes
     path.write_bytes(b"\xff\xfe\x00")
-    assert command(export_script, folder) == command(render_script, folder) == f"error: {path}: is no text (byte 0)\n"
+    assert command("export", folder) == command("render", folder) == f"error: {path}: is no text (byte 0)\n"
     with pytest.raises(SystemExit):
         train(f"resume={folder}", small=False)
     assert capsys.readouterr().err == f"error: {path}: is no text (byte 0)\n"
@@ -307,7 +305,7 @@ def test_a_changed_policy_is_named(folder, command):
         except UserError as error:
             refused.append(str(error))
     assert refused == [f"{path}: the last policy of run 3 has changed since it was written (checksum)"]
-    assert command(export_script, folder, "run=3", "which=last") == f"error: {refused[0]}\n"
+    assert command("export", folder, "run=3", "which=last") == f"error: {refused[0]}\n"
 
 
 def rewrite(folder, change) -> None:
@@ -321,8 +319,8 @@ def rewrite(folder, change) -> None:
 def test_policies_of_other_shapes_and_of_nan(folder, command):
     rewrite(folder, lambda name, array: array * np.float32(np.nan))
     line = "policy of run 0 is not finite (NaN): its training diverged"
-    assert line in command(export_script, folder, "run=0")
-    said = command(render_script, folder, "--run", "0").splitlines()  # a matrix game has no pictures
+    assert line in command("export", folder, "run=0")
+    said = command("render", folder, "--run", "0").splitlines()  # a matrix game has no pictures
     assert "warning" in said[0] and "the best policy of run 0 is not finite (NaN)" in said[0] and len(said) == 2
     rewrite(folder, lambda name, array: array[..., None])
     one_line(folder, lambda: shoal.load(folder).policy(0), "has shape [", folder / policies.FILE)

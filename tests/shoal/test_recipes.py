@@ -9,11 +9,12 @@ from omegaconf import OmegaConf
 
 from shoal import envs
 from shoal.config import compose
+from shoal.config.named import CONFIG_DIR, algorithms
 from shoal.config.settings import build, check_settings
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "config" / "recipes"
-ALGORITHMS = compose.algorithms()
+ALGORITHMS = algorithms()
 FOLDERS = {file.split("/")[1]: file.split("/")[0] for file in ALGORITHMS.values()}
 RECIPES = sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.glob("*/*/*.yaml"))
 
@@ -22,7 +23,7 @@ def composed(file: str, *words: str):
     """The configuration of an algorithm file, checked."""
     module = import_module(f"shoal.baselines.{FOLDERS[file]}.{file}")
     compose.register(module.Config, module.Hypers, name=file)
-    cfg = compose.compose(file, list(words), compose.CONFIG_DIR)
+    cfg = compose.compose(file, list(words), CONFIG_DIR)
     check_settings(cfg, module.Config, module.Hypers)
     return module, cfg
 
@@ -90,18 +91,3 @@ def test_a_named_algorithm_is_a_yaml_over_its_file(name):
 
 def test_every_algorithm_that_the_issue_names_is_there():
     assert set(NAMED) <= set(ALGORITHMS)
-
-
-def test_names_on_the_command_line(monkeypatch, capsys):
-    from shoal.__main__ import run
-
-    run([])
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == list(ALGORITHMS)
-    for words, line in (
-        (["vnd"], "error: vnd: no such algorithm; did you mean vdn?"),
-        (["vdn", "algorithm=mappo"], "error: algorithm=mappo: this file has iql, qmix, vdn; python -m shoal mappo"),
-        (["vdn", "env.kwargs.continuous=true"], "error: env=mpe/simple_spread: its actions are continuous"),
-    ):
-        with pytest.raises(SystemExit):
-            run(words)
-        assert capsys.readouterr().err.startswith(line)
