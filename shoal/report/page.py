@@ -23,7 +23,7 @@ RUN_FIGURES = 48  # cells whose single runs are drawn
 
 def page(data: Json, results: Results, animations: Sequence[tuple[str, str, str]] = ()) -> str:
     """The whole page; ``animations`` are titles, captions and GIFs as data URIs."""
-    made_by = f"Made by shoal {escape(version_of('shoal') or '')}, scripts/report.py."
+    made_by = f"Made by shoal {escape(version_of('shoal') or '')}, `shoal report`."
     parts = {
         "mark": MARK,
         "title": escape(data["title"]),
