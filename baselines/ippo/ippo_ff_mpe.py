@@ -328,12 +328,12 @@ def loss(
     total += hypers.vf_coef * mean_by(setup.policy_of, value_loss, batch.earning).sum()
     terms = {
         "policy_loss": policy_loss,
-        "value_loss": value_loss,
         "entropy": entropy,
         "approx_kl": ratio - 1.0 - log_ratio,
         "clip_fraction": jnp.abs(ratio - 1.0) > hypers.clip_eps,
     }
-    return total, {"loss": total} | by_group(terms, batch.alive, setup.env)
+    metrics = by_group(terms, batch.alive, setup.env) | by_group({"value_loss": value_loss}, batch.earning, setup.env)
+    return total, {"loss": total} | metrics
 
 
 def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, setup: Setup):

@@ -353,16 +353,15 @@ def loss(
     if setup.config.auto_alpha:
         total += (params["log_alpha"] * mean_by(setup.alpha_of, surplus, alive)).sum()
     size = jnp.where(counts, jnp.abs(error).mean(axis=0), 0.0)
-    terms = {
-        "q_loss": q_loss,
+    of_critics = {"q_loss": q_loss, "q_value": q.mean(axis=0), "td_error": size}
+    of_policies = {
         "policy_loss": policy_loss,
-        "q_value": q.mean(axis=0),
-        "td_error": size,
         "entropy": entropy,
         "entropy_surplus": surplus,
         "temperature": jnp.broadcast_to(alpha, alive.shape),
     }
-    metrics = {"loss": total} | by_group(terms, alive, setup.env)
+    metrics = by_group(of_critics, counts, setup.env) | by_group(of_policies, alive, setup.env)
+    metrics |= {"loss": total}
     return total, (metrics, size.sum(-1) / jnp.maximum(counts.sum(-1), 1))
 
 

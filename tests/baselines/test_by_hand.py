@@ -203,20 +203,22 @@ def plain_ppo(params: dict[str, np.ndarray], batch: Any, hypers: Any, ent_coef: 
             clipped = min(max(ratio, 1 - hypers.clip_eps), 1 + hypers.clip_eps)
             gain = min(ratio * advantage, clipped * advantage)
             total += (-gain + ent_coef * (prob * np.log(prob)).sum()) / len(living)
-        for b, a in earning:
-
-            def error(v: float) -> float:
-                far = abs(v - one.target[b, a])  # noqa: B023
-                delta = hypers.huber_delta
-                return 0.5 * far**2 if not config.huber or far <= delta else delta * (far - 0.5 * delta)
-
-            v, before = value[b, a], one.value[b, a]
-            worst = error(v)
-            if config.clip_value:
-                worst = max(worst, error(min(max(v, before - hypers.clip_eps), before + hypers.clip_eps)))
-            worst *= hypers.hysteresis if v > one.target[b, a] else 1.0
-            total += hypers.vf_coef * worst / len(earning)
+        errors = [plain_value_error(value[i], one.value[i], one.target[i], hypers, config) for i in earning]
+        total += hypers.vf_coef * np.mean(errors)
     return total
+
+
+def plain_value_error(value: float, before: float, target: float, hypers: Any, config: Any) -> float:
+    """The loss of one value."""
+
+    def error(v: float) -> float:
+        far, delta = abs(v - target), hypers.huber_delta
+        return 0.5 * far**2 if not config.huber or far <= delta else delta * (far - 0.5 * delta)
+
+    worst = error(value)
+    if config.clip_value:
+        worst = max(worst, error(min(max(value, before - hypers.clip_eps), before + hypers.clip_eps)))
+    return worst * (hypers.hysteresis if value > target else 1.0)
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "huber"])
@@ -241,15 +243,23 @@ def test_ppos_loss_and_its_gradient_are_those_of_a_plain_loop(name, plain):
     alive = np.asarray(batch.alive)
     clipped = np.resize([True, False, True, False], alive.size).reshape(alive.shape)
     close(metrics["clip_fraction"], clipped[alive].mean())
+    told, before, target, earning = (
+        np.asarray(x).reshape(-1, A) for x in (params["value"], batch.value, batch.target, batch.earning)
+    )
+    errors = np.vectorize(partial(plain_value_error, hypers=hypers, config=setup.config))(told, before, target)
+    close(metrics["value_loss"], errors[earning].mean())  # of the dead too whose return goes on
+    close(metrics["value_loss/blue"], errors[:, 2][earning[:, 2]].mean())
+    assert (earning & ~alive.reshape(-1, A)).any()
 
 
 # Q-learning: an observation is the values of its actions, and parameters are weights of these.
 
 ONLINE, FROZEN = np.array([1.0, 0.9, 1.1, 0.8], np.float32), np.array([0.7, -0.5, 1.3, 0.9], np.float32)
+WORLD = 4  # numbers of the global state
 
 
 def q_setup(module: Any, **changes: Any) -> Any:
-    sizes = {"num_envs": E, "rollout_length": T, "q": Model(widths=(4,))}
+    sizes = {"num_envs": E, "rollout_length": T, "q": Model(widths=(4,)), "mixer_width": 3, "hyper_width": 2}
     sizes |= {"batch_size": 2, "buffer_size": 24} if module is qmix else {"minibatches": 1}
     setup = module.make(module.Config(**sizes | changes), toy()).update.keywords["setup"]
     return with_tables(setup, q=lambda self, params, memory, x: (memory, params["q"] * x.obs))
@@ -258,59 +268,105 @@ def q_setup(module: Any, **changes: Any) -> Any:
 def q_rollout(module: Any) -> Any:
     """Transitions, and the state of an on-policy file after them."""
     features, final = numbers(T + 1, E, A, N), numbers(T, E, A, N, seed=1)
+    world, final_world = numbers(T + 1, E, WORLD, seed=17), numbers(T, E, WORLD, seed=18)
     mask = np.arange(T * E * A * N).reshape(T, E, A, N) % 7 > 0
     first = np.concatenate([np.zeros((1, E), bool), (TERMINATED | TRUNCATED)[:-1]])
-    step = module.Step(*map(jnp.asarray, (features[:-1], np.zeros((T, E, 1), np.float32), mask, ALIVE, first)))
+    step = module.Step(*map(jnp.asarray, (features[:-1], world[:-1], mask, ALIVE, first)))
     next_mask = np.concatenate([mask[1:], mask[:1]])
     breaks_off = TRUNCATED | (np.arange(T) == T - 1)[:, None]
     final = np.where(breaks_off[..., None, None], final, features[1:])
+    final_world = np.where(breaks_off[..., None], final_world, world[1:])
     after = timesteps(features[1:], numbers(T, E, A, seed=2), final)
-    after = after.replace(final_action_mask=jnp.asarray(next_mask))
+    after = after.replace(final_action_mask=jnp.asarray(next_mask), final_state=jnp.asarray(final_world))
     action = np.arange(T * E * A).reshape(T, E, A) % N
     return module.Transition(step, (), jnp.asarray(action), after)
 
 
+def q_params(setup: Any, weights: np.ndarray, seed: int) -> dict[str, Any]:
+    """An agent's weights, and a mixer if there is one, of which no parameter is zero."""
+    shapes = jax.eval_shape(lambda: setup.mixing.init(jax.random.PRNGKey(0), WORLD))
+    return {"q": weights} | jax.tree.map(lambda x: 0.5 * numbers(*x.shape, seed=seed), shapes)
+
+
+def teams_of(config: Any) -> list[list[int]]:
+    """Whose values are one."""
+    return [[0], [1], [2]] if config.mixer == "none" else [[0, 1], [2]]
+
+
+def mixed(params: dict[str, Any], values: dict[int, float], world: np.ndarray, m: int) -> float:
+    """The value of team ``m`` from its members' ``values``: their sum, or QMIX's mixture, to which others are zero."""
+    if "mixer" not in params:
+        return sum(values.values())
+
+    def dense(name: str, x: np.ndarray) -> np.ndarray:
+        return x @ params["mixer"][name]["kernel"][m] + params["mixer"][name]["bias"][m]
+
+    w_1, w_2 = (np.abs(dense(name, np.maximum(dense(f"{name}_hidden", world), 0.0))) for name in ("w_1", "w_2"))
+    hidden = dense("b_1", world)
+    for a, value in values.items():
+        hidden = hidden + value * w_1.reshape(A, -1)[a]
+    hidden = np.where(hidden > 0.0, hidden, np.expm1(np.minimum(hidden, 0.0)))
+    return float(hidden @ w_2 + dense("b_2", np.maximum(dense("b_2_hidden", world), 0.0))[0])
+
+
 def plain_q_targets(transitions, online, target, hypers, config):
     """``[T, E, M]`` by recursion; the values of the dead count unless their return has ended."""
-    after, teams = transitions.next, [[0, 1], [2]] if config.mixer == "vdn" else [[0], [1], [2]]
-    obs, mask, reward = (np.asarray(x) for x in (after.final_obs, after.final_action_mask, after.reward))
+    after = transitions.next
+    online, target = (jax.tree.map(np.float64, x) for x in (online, target))
+    obs, world, reward = (np.asarray(x, np.float64) for x in (after.final_obs, after.final_state, after.reward))
+    mask = np.asarray(after.final_action_mask)
 
     def value(t, e, a):
         if config.death == "ends_return" and not FINAL_ALIVE[t, e, a]:
             return 0.0
-        chosen = np.where(mask[t, e, a], online * obs[t, e, a], -np.inf).argmax()
-        return target[chosen] * obs[t, e, a, chosen]
+        chosen = np.where(mask[t, e, a], online["q"] * obs[t, e, a], -np.inf).argmax()
+        return target["q"][chosen] * obs[t, e, a, chosen]
 
-    def target_of(t, e, team):
+    def target_of(t, e, m, team):
         own = hypers.reward_scale * np.mean([reward[t, e, a] for a in team])
         if all(ends(t, e, a, config.death) for a in team):
             return own
-        bootstrap = sum(value(t, e, a) for a in team)
-        last = TRUNCATED[t, e] or t + 1 == T
-        after = bootstrap if last else (1 - hypers.td_lambda) * bootstrap + hypers.td_lambda * target_of(t + 1, e, team)
-        return own + hypers.gamma * after
+        bootstrap = mixed(target, {a: value(t, e, a) for a in team}, world[t, e], m)
+        if TRUNCATED[t, e] or t + 1 == T:
+            return own + hypers.gamma * bootstrap
+        further = target_of(t + 1, e, m, team)
+        return own + hypers.gamma * ((1 - hypers.td_lambda) * bootstrap + hypers.td_lambda * further)
 
-    return np.array([[[target_of(t, e, team) for team in teams] for e in range(E)] for t in range(T)])
+    teams = list(enumerate(teams_of(config)))
+    return np.array([[[target_of(t, e, *team) for team in teams] for e in range(E)] for t in range(T)])
 
 
-Q_CASES = [(mixer, death) for mixer in ("vdn", "none") for death in DEATHS]
+Q_CASES = [(mixer, death) for mixer in ("qmix", "vdn", "none") for death in DEATHS]
 
 
-def plain_q_loss(weights, transitions, y, earning, sample_weight, config):
+def plain_q_loss(params, transitions, y, earning, sample_weight, config):
     """The sum over teams (or over agents' policies) of the mean squared errors, and each row's mean error."""
-    teams = [[0, 1], [2]] if config.mixer == "vdn" else [[0], [1], [2]]
-    obs, action = np.asarray(transitions.step.obs), np.asarray(transitions.action)
+    obs, world = (np.asarray(x, np.float64) for x in (transitions.step.obs, transitions.step.state))
+    params, action = jax.tree.map(np.float64, params), np.asarray(transitions.action)
     total, errors = 0.0, [[] for _ in range(E)]
-    for m, team in enumerate(teams):
+    for m, team in enumerate(teams_of(config)):
         found = []
         for t, e in np.ndindex(T, E):
             members = [a for a in team if earning[t, e, a]]
             if members:
-                chosen = sum(weights[action[t, e, a]] * obs[t, e, a, action[t, e, a]] for a in members)
-                found.append(sample_weight[e] * (chosen - y[t, e, m]) ** 2)
-                errors[e].append(abs(chosen - y[t, e, m]))
+                each = {a: params["q"][action[t, e, a]] * obs[t, e, a, action[t, e, a]] for a in members}
+                wrong = mixed(params, each, world[t, e], m) - y[t, e, m]
+                found.append(float(sample_weight[e]) * wrong**2)
+                errors[e].append(abs(wrong))
         total += np.mean(found)
     return total, np.array([np.mean(x) for x in errors])
+
+
+def check_q_gradient(grads, params, plain) -> None:
+    """Every part of the gradient is that of the ``plain`` loss, by small steps."""
+    for path, found in jax.tree_util.tree_leaves_with_path(grads):
+
+        def moved(x, path=path):
+            return plain(jax.tree_util.tree_map_with_path(lambda p, old: x if p == path else old, params))[0]
+
+        expected = slopes(moved, dict(jax.tree_util.tree_leaves_with_path(params))[path])
+        close(found, expected, rtol=1e-3, atol=1e-4)
+        assert expected.any()
 
 
 @pytest.mark.parametrize(("mixer", "death"), Q_CASES)
@@ -326,12 +382,12 @@ def test_qmixs_targets_and_loss_are_those_of_plain_loops(mixer, death):
     batch = qmix.Sequence(
         made.step, jnp.asarray(earning), (), made.action, made.next.reward, made.next.terminated, ended, last, at
     )
-    params, target = ({"q": jnp.asarray(x)} for x in (ONLINE, FROZEN))
+    params, target = q_params(setup, ONLINE, seed=19), q_params(setup, FROZEN, seed=20)
     function = jax.jit(
         jax.value_and_grad(lambda p: qmix.loss(p, target, batch, jnp.asarray(weight), hypers, setup), has_aux=True)
     )
     (total, (_, priority)), grads = function(params)
-    y = plain_q_targets(made, ONLINE, FROZEN, hypers, setup.config)
+    y = plain_q_targets(made, params, target, hypers, setup.config)
 
     @jax.jit
     def targets(q):
@@ -339,25 +395,25 @@ def test_qmixs_targets_and_loss_are_those_of_plain_loops(mixer, death):
 
     close(targets(params["q"] * made.step.obs), y)
     plain = partial(plain_q_loss, transitions=made, y=y, earning=earning, sample_weight=weight, config=setup.config)
-    close(total, plain(ONLINE)[0])
-    close(priority, plain(ONLINE)[1])
-    close(grads["q"], slopes(lambda x: plain(x)[0], ONLINE), rtol=1e-3)
+    close(total, plain(params)[0])
+    close(priority, plain(params)[1])
+    check_q_gradient(grads, params, plain)
 
 
 @pytest.mark.parametrize(("mixer", "death"), Q_CASES)
 def test_pqns_targets_and_loss_are_those_of_plain_loops(mixer, death):
     setup = q_setup(pqn, mixer=mixer, death=death, sharing="independent")
     hypers, made = pqn.Hypers(gamma=0.9, td_lambda=0.6, reward_scale=1.5), q_rollout(pqn)
-    state = filled(pqn.TrainState, params={"q": jnp.asarray(ONLINE)}, memory=())
-    y = plain_q_targets(made, ONLINE, ONLINE, hypers, setup.config)
+    state = filled(pqn.TrainState, params=q_params(setup, ONLINE, seed=19), memory=())
+    y = plain_q_targets(made, state.params, state.params, hypers, setup.config)
     _, batch = jax.jit(partial(pqn.make_batch, hypers=hypers, setup=setup))(state, made)
     close(batch.target, y)
     earning = ALIVE if death == "ends_return" else np.ones_like(ALIVE)
     np.testing.assert_array_equal(batch.earning, earning)
     (total, _), grads = jax.jit(jax.value_and_grad(lambda p: pqn.loss(p, batch, setup), has_aux=True))(state.params)
     plain = partial(plain_q_loss, transitions=made, y=y, earning=earning, sample_weight=[1, 1], config=setup.config)
-    close(total, plain(ONLINE)[0])
-    close(grads["q"], slopes(lambda x: plain(x)[0], ONLINE), rtol=1e-3)
+    close(total, plain(state.params)[0])
+    check_q_gradient(grads, state.params, plain)
 
 
 # Actors and critics of actions: a critic says a weighted sum of an agent's own number and of everyone's action.
@@ -534,12 +590,15 @@ def test_masacs_targets_and_loss_are_those_of_plain_loops(death):
         y[b, i] = 0.7 * reward[b, i] + (0.0 if over else 0.9 * (chosen[i][1] * (lower - price)).sum())
 
     def plain(q=q, scale=0.8, log_alpha=start):
-        total, errors = 0.0, np.zeros((12, A))
+        total, errors, losses, means = 0.0, np.zeros((12, A)), [], []
         for i in range(A):
             rows, living = ([b for b in range(12) if mask[b, i]] for mask in (earning, np.asarray(here.alive)))
             for b in rows:
-                wrong = [(value(c, here, b, action[b], i) * action[b, i]).sum() - y[b, i] for c in q]
-                total += weight[b] * sum(x**2 for x in wrong) / len(rows)
+                told = [(value(c, here, b, action[b], i) * action[b, i]).sum() for c in q]
+                wrong = [x - y[b, i] for x in told]
+                losses.append(weight[b] * sum(x**2 for x in wrong))
+                means.append(np.mean(told))
+                total += losses[-1] / len(rows)
                 errors[b, i] = np.mean(np.abs(wrong))
             for b in living:
                 _, prob, log_prob = choice(here, b, i, noise[0], scale)
@@ -548,7 +607,8 @@ def test_masacs_targets_and_loss_are_those_of_plain_loops(death):
                 _, prob, log_prob = choice(here, b, i, noise[0])
                 surplus = -(prob * log_prob).sum() - 0.4 * np.log(legal[b, i].sum())
                 total += log_alpha[i] * surplus / len(living)
-        return total, errors.sum(-1) / earning.sum(-1)
+        figures = {"q_loss": np.mean(losses), "q_value": np.mean(means), "td_error": errors[earning].mean()}
+        return total, errors.sum(-1) / earning.sum(-1), figures
 
     @jax.jit
     def ours(params):
@@ -556,10 +616,12 @@ def test_masacs_targets_and_loss_are_those_of_plain_loops(death):
         of_all = jax.value_and_grad(loss, has_aux=True)(params, jnp.asarray(frozen), batch, weight, noise)
         return masac.targets(params, jnp.asarray(frozen), batch, noise[1], hypers, setup), of_all
 
-    found, ((total, (_, priority)), grads) = ours(params)
+    found, ((total, (metrics, priority)), grads) = ours(params)
     close(found, y)
     close(total, plain()[0])
     close(priority, plain()[1])
+    for name, figure in plain()[2].items():  # of the dead too whose return goes on
+        close(metrics[name], figure)
     close(grads["q"], slopes(lambda x: plain(q=x)[0], q), rtol=1e-3)
     close(grads["actor"], (plain(scale=0.80001)[0] - plain(scale=0.79999)[0]) / 2e-5, rtol=1e-3)
     close(grads["log_alpha"], slopes(lambda x: plain(log_alpha=x)[0], start), rtol=1e-3)
@@ -692,7 +754,6 @@ def test_in_smax_the_return_at_the_step_of_death_is_the_teams(death):
         expected.append((t, e, a, to_come, reward[t, e, a]))
     t, e, a, shared, own = np.array(expected).T
     at = tuple(x.astype(int) for x in (t, e, a))
-    print(death, len(t), shared.mean(), own.mean())
     close(np.asarray(target)[at], shared if death == "keeps_return" else own)
     assert len(t) > 5 and shared.mean() > 3 * own.mean()
 
