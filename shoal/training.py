@@ -27,7 +27,7 @@ from shoal.envs.check import check
 from shoal.errors import Fault, UserError
 from shoal.evolve.plan import evolving_plan
 from shoal.folder import lock, writing
-from shoal.folder.layout import algorithm_name
+from shoal.folder.layout import CONFIG, algorithm_name
 from shoal.report.results import write_results
 from shoal.rl import learners
 from shoal.rl.metrics import chosen_objective
@@ -141,7 +141,7 @@ def train_in_folder(plan: Plan, given: Sequence[Any], new: bool) -> None:
                 raise
             raise Fault(f"{error or 'no memory'}: too little memory or too few threads (ulimit -v, -u)") from error
         except Fault as error:
-            begun = (folder / "config.yaml").is_file()
+            begun = (folder / CONFIG).is_file()
             hint = f"; with that mended {pasted('resume', folder)} goes on" if begun else ""
             raise Fault(f"{error}{hint}") from error
 

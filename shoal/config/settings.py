@@ -15,6 +15,7 @@ from shoal.config.schemes import SCHEMES
 from shoal.config.words import one_line
 from shoal.errors import UserError
 from shoal.folder import layout, reading
+from shoal.folder.layout import CONFIG
 
 LOGGERS = ("none", "wandb", "wandb_offline", "tensorboard")
 LOGGER_MODES = ("one", "per_seed")
@@ -193,7 +194,7 @@ def check_settings(cfg: DictConfig, config_type: type, hypers_type: type) -> Non
 
 def saved_settings(folder: Path) -> DictConfig:
     """What the ``config.yaml`` of a folder says."""
-    path = folder / "config.yaml"
+    path = folder / CONFIG
     if not os.path.exists(path):  # nor is a name that is too long
         raise UserError(f"{folder}: no config.yaml there; name the folder that a training left behind")
     return OmegaConf.create(reading.settings(path))

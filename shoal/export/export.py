@@ -28,6 +28,7 @@ from shoal.errors import UserError
 from shoal.export import deploy
 from shoal.export.compiled import COMPILED, DESCRIPTION, digest, write_compiled
 from shoal.folder import policies, reading
+from shoal.folder.layout import CONFIG
 from shoal.folder.load import Runs, load
 from shoal.folder.provenance import version_of
 from shoal.nn import elastic, memory, models, networks
@@ -84,7 +85,7 @@ def export(
         "seed": int(axis.seed[number]),
         "swept": axis.points[axis.point[number]],
         "which": which,
-        "config_sha256": reading.digest(folder / "config.yaml"),
+        "config_sha256": reading.digest(folder / CONFIG),
     }
     out = Path(out) if out else folder / "export" / f"run_{number}_{which}"
     return save(out, config.algo, training.algorithm, policy, facts, with_jax)

@@ -13,6 +13,7 @@ from shoal.config.words import pasted
 from shoal.envs.host import pettingzoo
 from shoal.errors import UserError
 from shoal.folder import checkpoint, lock, policies, writing
+from shoal.folder.layout import CONFIG, METRICS
 from shoal.folder.records import Begun, Records
 from shoal.run import callbacks, hosts
 from shoal.run.plan import Plan
@@ -34,7 +35,7 @@ FREE_TO_CHANGE = (
 def refuse_taken(folder: Path) -> None:
     """A :class:`UserError` if there is a training in a folder that a new one is meant for."""
     with writing.faults(folder):
-        taken = [name for name in ("config.yaml", "metrics.csv", "checkpoints") if os.path.lexists(folder / name)]
+        taken = [name for name in (CONFIG, METRICS, "checkpoints") if os.path.lexists(folder / name)]
     if taken and hosts.leads():
         with lock.held(folder):  # or another process is at work there: that is the answer then
             raise UserError(f"run.dir={folder}: holds a training already; {pasted('resume', folder)} goes on with it")
@@ -49,7 +50,7 @@ def write_config(plan: Plan) -> None:
     saved.updates_per_chunk, saved.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
     saved.population = plan.rules and plan.rules.population
     saved.run.dir = str(plan.folder)
-    writing.write(plan.folder / "config.yaml", OmegaConf.to_yaml(saved))
+    writing.write(plan.folder / CONFIG, OmegaConf.to_yaml(saved))
 
 
 def found_training(cfg: DictConfig, folder: Path | None, overrides: list[str]) -> str | None:
@@ -59,7 +60,7 @@ def found_training(cfg: DictConfig, folder: Path | None, overrides: list[str]) -
             "resume=auto: needs run.dir=<folder>, the same every time; the default has the time in its name"
         )
     folder = Path(hosts.agree_on(str(folder or cfg.run.dir)))
-    begun = bool(hosts.agree(np.int32((folder / "config.yaml").exists())))
+    begun = bool(hosts.agree(np.int32((folder / CONFIG).exists())))
     return str(folder) if begun else None
 
 
