@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.cli import main
-    from shoal.folder.load import Runs, load
+    from shoal.loaded import Runs, load
 
 __all__ = ["Runs", "load", "main"]
-MODULES = {"Runs": "shoal.folder.load", "load": "shoal.folder.load", "main": "shoal.cli"}
+MODULES = {"Runs": "shoal.loaded", "load": "shoal.loaded", "main": "shoal.cli"}
 
 
 def __getattr__(name: str) -> Any:

@@ -29,8 +29,8 @@ from shoal.export import deploy
 from shoal.export.compiled import COMPILED, DESCRIPTION, digest, write_compiled
 from shoal.folder import policies, reading
 from shoal.folder.layout import CONFIG
-from shoal.folder.load import Runs, load
 from shoal.folder.provenance import version_of
+from shoal.loaded import Runs, load
 from shoal.nn import elastic, memory, models, networks
 from shoal.nn.models import Model
 from shoal.rl import distributions, normalisation

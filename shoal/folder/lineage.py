@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.folder import reading
+from shoal.errors import UserError
 from shoal.folder.layout import ENV_STEPS, LINEAGE, RETURN, RUN
 from shoal.folder.tables import csv_table, means_of, whole_lines
 
@@ -29,7 +29,7 @@ def read(folder: Path) -> pd.DataFrame:
     kinds = dict.fromkeys(ABOUT, int) | {"parent": float, "mutation": str, "changed": str, FITNESS: float}
     lines = whole_lines(folder / LINEAGE)
     if not lines:
-        raise reading.mistake(f"{folder / LINEAGE}: there is no round in it yet")
+        raise UserError(f"{folder / LINEAGE}: there is no round in it yet")
     empty = {"parent": [""], FITNESS: [""]}
     return csv_table(folder / LINEAGE, lines, kinds, keep_default_na=False, na_values=empty)
 

@@ -1,30 +1,23 @@
-"""A training's folder, opened again: its records as tables, its configuration, and the policies that it left behind.
+"""A training's folder as tables: its configuration, metrics, evaluations and lineage.
 
-    runs = shoal.load("runs/mine")
-    runs.metrics.groupby("env_steps")["evaluation/episode_return"].mean().plot()
-    policy = runs.policy("best")
-
-Tables and configuration are read from the files alone, of a running, a stopped or a finished training: no environment
-is made and JAX is not imported. Policies need the algorithm, and make it when they are first asked for.
+They are read from the files alone, of a running, a stopped or a finished training: no environment is made and JAX is
+not imported. ``shoal.load`` (``shoal.loaded``) adds the algorithm and its policies.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
-from shoal.config.files import import_named
-from shoal.config.named import algorithms, module_of
+from shoal.errors import UserError
 from shoal.folder import lineage, reading
 from shoal.folder.layout import (
     CONFIG,
@@ -41,22 +34,16 @@ from shoal.folder.layout import (
 )
 from shoal.folder.tables import diverged_runs, metrics_table, read_evaluations
 
-if TYPE_CHECKING:
-    from shoal.algorithm import Algorithm, Params
-    from shoal.folder.play import Episode
-    from shoal.run.plan import Plan
-
 
 @dataclass(frozen=True)
-class Runs:
-    """What a folder holds. Tables are read when they are first used: load again to see what a training has added."""
+class Recorded:
+    """What a folder has on record. Tables are read when they are first used: load again to see what came since."""
 
     folder: Path
     config: DictConfig  # config.yaml: runs.config.hypers.lr
-    file: str | Path | None = None  # the user's own algorithm file that made it
 
     def __repr__(self) -> str:
-        return f"Runs({str(self.folder)!r}: {self.name} on {self.config.env.name}, {len(self)} runs)"
+        return f"{type(self).__name__}({str(self.folder)!r}: {self.name} on {self.config.env.name}, {len(self)} runs)"
 
     def __len__(self) -> int:
         return int(self.config.seeds) * self._num_points * self.members
@@ -116,7 +103,7 @@ class Runs:
     def lineage(self) -> pd.DataFrame:
         """``lineage.csv``: a row per run and round of an evolution, how it came about and what it came to."""
         if self.members == 1:
-            raise _mistake(f"{self.folder}: was no evolution (evolve=none)")
+            raise UserError(f"{self.folder}: was no evolution (evolve=none)")
         return lineage.read(self.folder)
 
     @cached_property
@@ -143,7 +130,7 @@ class Runs:
         """``evaluations.json``: marl-eval's layout of the same, written when a training ends or stops."""
         path = self.folder / MARL_EVAL
         if not os.path.exists(path):
-            raise _mistake(f"{path}: is written when a training ends; until then there is .evaluations")
+            raise UserError(f"{path}: is written when a training ends; until then there is .evaluations")
         return reading.json_file(path, reading.RECORDS)
 
     @property
@@ -151,7 +138,7 @@ class Runs:
         found = read_evaluations(self.folder)
         for number, reason in found.faults.items():
             if number != found.half:
-                raise _mistake(f"{self.folder / EVALUATIONS}: line {number} cannot be read ({reason})")
+                raise UserError(f"{self.folder / EVALUATIONS}: line {number} cannot be read ({reason})")
         return found.entries
 
     @cached_property
@@ -162,105 +149,31 @@ class Runs:
             values = entry["metrics"][self.objective]
             last |= {run: float(np.nanmean(v)) for run, v in zip(entry["runs"], values, strict=True)}
         if not last:
-            raise _mistake(f"{self.folder}: no evaluation there yet")
+            raise UserError(f"{self.folder}: no evaluation there yet")
         lost = diverged_runs(self.folder)
         return max(last, key=lambda run: (run not in lost, np.isfinite(last[run]), last[run]))
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The training itself, as the runner made it: its algorithm, its environment, the whole run axis.
-
-        Nothing in this process changes: neither its devices nor its precision, which is JAX's own here.
-        """
-        from shoal.config.settings import complete
-        from shoal.envs.host import pettingzoo
-        from shoal.errors import UserError
-        from shoal.training import open_plan
-
-        module = self.module
-        settings = complete(self.folder, self.config, module.Config, module.Hypers)
-        own = pettingzoo.own_module(settings.env.name)
-        if own is not None:
-            raise _mistake(f"{self.folder}: its environment is the module {own}; {_named(own)}")
-        try:
-            return open_plan(module.make, module.Config, module.Hypers, settings, self.folder)
-        except UserError as error:
-            raise UserError(f"{self.folder}: {error}") from error
-
-    @property
-    def algorithm(self) -> Algorithm:
-        return self.plan.algorithm
-
-    def policy(self, run: int | str = "best", which: str = "best") -> Params:
-        """The ``best`` or ``last`` policy of a run (a number, or ``"best"``), for ``algorithm.acting.act``."""
-        from shoal.folder import policies
-
-        number, (shapes, _) = self.number(run), self.plan.shapes_of_one()
-        return policies.load(self.folder, shapes.best_policy, number, which)
-
-    def play(self, run: int | str = "best", which: str = "best", seed: int = 0) -> Episode:
-        """One greedy episode of a policy; ``env.render(episode.states)`` draws it."""
-        from shoal.folder.play import play
-
-        acting, policy = self.algorithm.acting, self.policy(run, which)
-
-        def act(memory, timestep, key):
-            return acting.act(policy, memory, timestep, key, True)
-
-        return play(self.algorithm.env, acting.initial_carry, act, seed)
 
     def number(self, run: int | str) -> int:
         """The number of a run, which may be called ``"best"``."""
         number = self.best if run == "best" else run
         if isinstance(number, str) or not 0 <= number < len(self):
-            raise _mistake(f"run {run}: {self.folder} has runs 0 to {len(self) - 1}")
+            raise UserError(f"run {run}: {self.folder} has runs 0 to {len(self) - 1}")
         return int(number)
 
-    @cached_property
-    def module(self) -> ModuleType:
-        """The algorithm file: one of baselines, the one that ``file`` names, or one that is imported already."""
-        if self.file is not None:
-            module = import_named(self.file)
-            if hasattr(module, "make"):
-                return module
-        recipe, file = self.config.recipe, self.config.file
-        if self.file is None and Path(file).name != recipe:
-            found = sys.modules.get(recipe)
-            if found and all(hasattr(found, name) for name in ("make", "Config", "Hypers")):
-                return found
-            path = f"path/to/{recipe}.py"
-            raise _mistake(f"{self.folder}: was made by {recipe}.py, which is not one of baselines; {_named(path)}")
-        if file not in algorithms().values():
-            raise _mistake(f"{self.folder}: its config.yaml names baselines/{file}.py, and there is no such file")
-        return module_of(file)
 
-
-def _named(code: str) -> str:
-    """How the user has code run that a folder is about."""
-    return f'a folder runs no code by itself: file="{code}" of shoal.load, import={code} of a script, names it'
-
-
-def load(folder: str | Path, file: str | Path | None = None) -> Runs:
-    """Open the folder that a training left behind, or is still writing. Nothing in it is run.
-
-    ``file`` is the user's own Python (``path/to/file.py``, or ``package.module``) that made it, or that registers its
-    environment or network. Only policies need it, and not if it is imported already.
-    """
-    folder = Path(folder)
+def read_config(folder: Path) -> DictConfig:
+    """The configuration of the training that a folder holds."""
     path = folder / CONFIG
     if not os.path.exists(path):
-        raise _mistake(f"{folder}: no config.yaml there; name the folder that a training left behind")
-    runs = Runs(folder, OmegaConf.create(reading.settings(path)), file)
+        raise UserError(f"{folder}: no config.yaml there; name the folder that a training left behind")
+    return OmegaConf.create(reading.settings(path))
+
+
+def refuse_too_many(recorded: Recorded) -> None:
+    """Refuse a configuration with more runs than any training has."""
     try:
-        few = len(runs) <= reading.MOST_RUNS
+        few = len(recorded) <= reading.MOST_RUNS
     except OverflowError:
         few = False
     if not few:
-        raise _mistake(f"{path}: more than {reading.MOST_RUNS} runs")
-    return runs
-
-
-def _mistake(text: str) -> Exception:
-    from shoal.errors import UserError  # with it come all environments: not for reading tables
-
-    return UserError(text)
+        raise UserError(f"{recorded.folder / CONFIG}: more than {reading.MOST_RUNS} runs")

@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 
 import yaml
 
+from shoal.errors import UserError
+
 SETTINGS, FACTS, RECORDS = 2**20, 2**26, 2**32  # bytes: the most that a configuration, a JSON, a record may have
 DEPTH = 32  # of nested lists and mappings in YAML
 MOST_RUNS = 10**7  # of a training
@@ -64,13 +66,6 @@ _FLOAT = re.compile(
 )
 
 
-def mistake(text: str) -> Exception:
-    """A ``UserError``. Its module brings all environments along, which reading does not need."""
-    from shoal.errors import UserError
-
-    return UserError(text)
-
-
 class Unreadable(Exception):
     """Why a file is of no use, in one line."""
 
@@ -92,9 +87,9 @@ def opened(path: Path, most: int) -> Iterator[BinaryIO]:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise mistake(f"{path}: is no regular file")
+                raise UserError(f"{path}: is no regular file")
             if status.st_size > most:
-                raise mistake(f"{path}: has {status.st_size} bytes, and at most {most} are read")
+                raise UserError(f"{path}: has {status.st_size} bytes, and at most {most} are read")
             file = os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
@@ -102,7 +97,7 @@ def opened(path: Path, most: int) -> Iterator[BinaryIO]:
         with file:
             yield file
     except OSError as error:
-        raise mistake(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def text(path: Path, most: int) -> str:
@@ -112,7 +107,7 @@ def text(path: Path, most: int) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise mistake(f"{path}: is no text (byte {error.start})") from error
+        raise UserError(f"{path}: is no text (byte {error.start})") from error
 
 
 def digest(path: Path) -> str:
@@ -127,9 +122,9 @@ def json_file(path: Path, most: int = FACTS) -> Any:
     try:
         return json.loads(said)
     except RecursionError as error:
-        raise mistake(f"{path}: is nested too deeply") from error
+        raise UserError(f"{path}: is nested too deeply") from error
     except ValueError as error:
-        raise mistake(f"{path}: no JSON that can be read ({first_line(error)})") from error
+        raise UserError(f"{path}: no JSON that can be read ({first_line(error)})") from error
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -168,9 +163,9 @@ def yaml_file(path: Path, aliases: bool = False) -> Any:
                 raise ValueError("its aliases stand for too much")
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise mistake(f"{path}: no YAML that can be read ({line}{first_line(error.problem)})") from error
+        raise UserError(f"{path}: no YAML that can be read ({line}{first_line(error.problem)})") from error
     except Exception as error:  # the constructors of `!!int`, `!!timestamp` and others fail in many ways
-        raise mistake(f"{path}: no YAML that can be read ({first_line(error)})") from error
+        raise UserError(f"{path}: no YAML that can be read ({first_line(error)})") from error
     return tree
 
 
@@ -197,10 +192,12 @@ def settings(path: Path) -> dict[str, Any]:
     """A training's ``config.yaml``. Its values are what they say: nothing in it is filled in from elsewhere."""
     tree = yaml_file(path)
     if not isinstance(tree, dict):
-        raise mistake(f"{path}: is no training's configuration")
+        raise UserError(f"{path}: is no training's configuration")
     for where, leaf in _leaves(tree):
         if isinstance(leaf, str) and ("${" in leaf or leaf == "???"):
-            raise mistake(f"{path}: {where}: {leaf[:100]!r}: a folder's values stand for themselves, without ${{...}}")
+            raise UserError(
+                f"{path}: {where}: {leaf[:100]!r}: a folder's values stand for themselves, without ${{...}}"
+            )
     for name, kind in KINDS.items():
         value: Any = tree
         for part in name.split("."):
@@ -210,11 +207,11 @@ def settings(path: Path) -> dict[str, Any]:
             continue
         if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**31):
             allowed = {str: "text", int: "a whole number", dict: "settings", list: "a list"}[kind]
-            raise mistake(f"{path}: is no training's configuration ({name}: {str(value)[:50]}: must be {allowed})")
+            raise UserError(f"{path}: is no training's configuration ({name}: {str(value)[:50]}: must be {allowed})")
     if not tree["seeds"] or "/" not in tree["env"]["name"] or tree.get("population") == 0:
-        raise mistake(f"{path}: is no training's configuration (env.name, seeds or population)")
+        raise UserError(f"{path}: is no training's configuration (env.name, seeds or population)")
     if any(not isinstance(word, str) for word in tree.get("callbacks", [])):
-        raise mistake(f"{path}: is no training's configuration (callbacks: must be names)")
+        raise UserError(f"{path}: is no training's configuration (callbacks: must be names)")
     if tree.get("evolve", {}).get("scheme", "none") != "none" and not tree.get("population"):
-        raise mistake(f"{path}: is no training's configuration (population: is missing)")
+        raise UserError(f"{path}: is no training's configuration (population: is missing)")
     return tree

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shoal.errors import UserError
 from shoal.folder import reading
 from shoal.folder.layout import DIVERGED, ENV_STEPS, EVALUATIONS, METRICS, RETURN, RUN, SEED
 
@@ -143,17 +144,17 @@ def csv_table(path: Path, lines: Sequence[str], kinds: Mapping[str, type], **opt
     names = lines[0].rstrip(ENDING).split(",")
     missing = [name for name in kinds if name not in names]
     if missing:
-        raise reading.mistake(f"{path}: line 1 cannot be read (no column {missing[0]})")
+        raise UserError(f"{path}: line 1 cannot be read (no column {missing[0]})")
     if len(set(names)) < len(names):
-        raise reading.mistake(f"{path}: two columns have one name")
+        raise UserError(f"{path}: two columns have one name")
     for number, line in enumerate(lines, 1):
         if line.count(",") != len(names) - 1:
-            raise reading.mistake(f"{path}: line {number} cannot be read (it has not {len(names)} values)")
+            raise UserError(f"{path}: line {number} cannot be read (it has not {len(names)} values)")
     try:
         with np.errstate(invalid="ignore"):  # infinity in a column of whole numbers: an error follows
             return pd.read_csv(io.StringIO("".join(lines)), dtype=kinds, **options)  # type: ignore[arg-type]
     except (ValueError, OverflowError) as error:
-        raise reading.mistake(f"{path}: cannot be read ({reading.first_line(error)})") from error
+        raise UserError(f"{path}: cannot be read ({reading.first_line(error)})") from error
 
 
 def whole_lines(path: Path) -> list[str]:

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from shoal.errors import Fault
+
 PARTIAL = ".partial-"  # begins the name of a file that is being written
 LINK = "is a symbolic link, and nothing is written through one"
 
@@ -20,8 +22,6 @@ def faults(path: str | Path, verb: str = "written") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        from shoal.errors import Fault  # imports JAX, which a table needs not
-
         raise Fault(f"{path}: cannot be {verb} ({LINK if error.errno == errno.ELOOP else reason(error)})") from error
 
 

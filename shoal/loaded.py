@@ -1,0 +1,110 @@
+"""A training's folder, opened again: its records as tables, its configuration, and the policies that it left behind.
+
+    runs = shoal.load("runs/mine")
+    runs.metrics.groupby("env_steps")["evaluation/episode_return"].mean().plot()
+    policy = runs.policy("best")
+
+Policies need the algorithm, and make it when they are first asked for. Until then JAX is not imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from shoal.config.files import import_named
+from shoal.config.named import algorithms, module_of
+from shoal.errors import UserError
+from shoal.folder.load import Recorded, read_config, refuse_too_many
+
+if TYPE_CHECKING:
+    from shoal.algorithm import Algorithm, Params
+    from shoal.folder.play import Episode
+    from shoal.run.plan import Plan
+
+
+@dataclass(frozen=True, repr=False)
+class Runs(Recorded):
+    """What a training left behind: its tables, and its policies to play with."""
+
+    file: str | Path | None = None  # the user's algorithm file that made it
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The training itself, as the runner made it: its algorithm, its environment, the whole run axis.
+
+        Nothing in this process changes: neither its devices nor its precision, which is JAX's own here.
+        """
+        from shoal.config.settings import complete
+        from shoal.envs.host import pettingzoo
+        from shoal.training import open_plan
+
+        module = self.module
+        settings = complete(self.folder, self.config, module.Config, module.Hypers)
+        own = pettingzoo.own_module(settings.env.name)
+        if own is not None:
+            raise UserError(f"{self.folder}: its environment is the module {own}; {_named(own)}")
+        try:
+            return open_plan(module.make, module.Config, module.Hypers, settings, self.folder)
+        except UserError as error:
+            raise UserError(f"{self.folder}: {error}") from error
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.plan.algorithm
+
+    def policy(self, run: int | str = "best", which: str = "best") -> Params:
+        """The ``best`` or ``last`` policy of a run (a number, or ``"best"``), for ``algorithm.acting.act``."""
+        from shoal.folder import policies
+
+        number, (shapes, _) = self.number(run), self.plan.shapes_of_one()
+        return policies.load(self.folder, shapes.best_policy, number, which)
+
+    def play(self, run: int | str = "best", which: str = "best", seed: int = 0) -> Episode:
+        """One greedy episode of a policy; ``env.render(episode.states)`` draws it."""
+        from shoal.folder.play import play
+
+        acting, policy = self.algorithm.acting, self.policy(run, which)
+
+        def act(memory, timestep, key):
+            return acting.act(policy, memory, timestep, key, True)
+
+        return play(self.algorithm.env, acting.initial_carry, act, seed)
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The algorithm file: one of baselines, the one that ``file`` names, or one that is imported already."""
+        if self.file is not None:
+            module = import_named(self.file)
+            if hasattr(module, "make"):
+                return module
+        recipe, file = self.config.recipe, self.config.file
+        if self.file is None and Path(file).name != recipe:
+            found = sys.modules.get(recipe)
+            if found and all(hasattr(found, name) for name in ("make", "Config", "Hypers")):
+                return found
+            path = f"path/to/{recipe}.py"
+            raise UserError(f"{self.folder}: was made by {recipe}.py, which is not one of baselines; {_named(path)}")
+        if file not in algorithms().values():
+            raise UserError(f"{self.folder}: its config.yaml names baselines/{file}.py, and there is no such file")
+        return module_of(file)
+
+
+def _named(code: str) -> str:
+    """How the user has code run that a folder is about."""
+    return f'a folder runs no code by itself: file="{code}" of shoal.load, import={code} of a script, names it'
+
+
+def load(folder: str | Path, file: str | Path | None = None) -> Runs:
+    """Open the folder that a training left behind, or is still writing. Nothing in it is run.
+
+    ``file`` is the user's own Python (``path/to/file.py``, or ``package.module``) that made it, or that registers its
+    environment or network. Only policies need it, and not if it is imported already.
+    """
+    runs = Runs(Path(folder), read_config(Path(folder)), file)
+    refuse_too_many(runs)
+    return runs
