@@ -81,3 +81,21 @@ def test_scripts_are_the_commands(shell):
     assert len(texts) == 1
     refused = shell(ROOT / "scripts" / "report.py", "--outt=x")
     assert refused.stderr.startswith("error: --outt=x: no such word; did you mean --out?")
+
+
+def test_the_package_finds_its_names_when_they_are_used():
+    code = """
+import sys, shoal
+assert not [name for name in sys.modules if name.startswith("shoal.")] and "numpy" not in sys.modules
+assert set(dir(shoal)) == set(shoal.__all__) > set(shoal.MODULES)
+assert shoal.UserError.__module__ == "shoal.errors" and "jax" not in sys.modules
+for name in shoal.__all__:
+    assert getattr(shoal, name) is getattr(shoal, name), name
+assert "mpe/simple_tag" in shoal.list("mpe") and shoal.make("matrix/climbing").name == "matrix/climbing"
+try:
+    shoal.nothing
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "module 'shoal' has no attribute 'nothing'\n", done.stderr
