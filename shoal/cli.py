@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from shoal.config.compose import SEARCH, check, chosen_recipe, register
-from shoal.config.files import import_file
+from shoal.config.files import import_file, import_named, imported
 from shoal.config.named import CONFIG_DIR
 from shoal.config.words import fail, one_line, pasted
 from shoal.errors import UserError
@@ -82,6 +82,8 @@ class Job:
         cores_as_devices()  # not before: a launcher's job may be on another machine than the command
         try:
             enable_compilation_cache()
+            for name in cfg.imports:  # they are imported already, but in the process of a launcher
+                import_named(name, "import=")
             with progress.guarded():
                 training.run(*self.parts, cfg, folder, words, self.callbacks)
         except UserError as error:
@@ -115,9 +117,10 @@ def main(
     config_dir = CONFIG_DIR
     if script.with_suffix(".yaml").exists():
         recipe, config_dir = script.stem, str(script.parent)
-    argv, chosen = chosen_recipe(sys.argv[1:])
+    given, chosen = chosen_recipe(sys.argv[1:])
     recipe, config_dir = chosen.get("name", recipe), chosen.get("dir", config_dir)
     try:
+        argv = imported(given)
         register(config_type, hypers_type, name=script.stem)
         command = check(argv, recipe, config_type, hypers_type, config_dir)
     except UserError as error:

@@ -7,6 +7,7 @@ shoal list commands         # complete -W "$(shoal list commands)" shoal lets ba
 
 from __future__ import annotations
 
+from shoal.config.files import after_imports
 from shoal.config.named import algorithms
 from shoal.config.words import fail, nearest
 from shoal.errors import UserError
@@ -20,7 +21,7 @@ def main(words: list[str]) -> int:
         print((__doc__ or "").strip())
         return 0
     try:
-        print("\n".join(names(words)))
+        print("\n".join(names(after_imports(words))))
     except UserError as error:
         fail(error)
     return 0

@@ -83,20 +83,28 @@ class Runs(Recorded):
             if hasattr(module, "make"):
                 return module
         recipe, file = self.config.recipe, self.config.file
-        if self.file is None and Path(file).name != recipe:
-            found = sys.modules.get(recipe)
-            if found and all(hasattr(found, name) for name in ("make", "Config", "Hypers")):
-                return found
-            path = f"path/to/{recipe}.py"
-            raise UserError(f"{self.folder}: was made by {recipe}.py, which is not one of baselines; {_named(path)}")
+        if Path(file).name != recipe:
+            own = _imported(recipe)
+            for module in own:
+                if all(hasattr(module, name) for name in ("make", "Config", "Hypers")):
+                    return module
+            if not own:  # a script that is there may train the file that the configuration names
+                made_by = f"{self.folder}: was made by {recipe}.py, which is not one of baselines"
+                raise UserError(f"{made_by}; {_named(f'path/to/{recipe}.py')}")
         if file not in algorithms().values():
             raise UserError(f"{self.folder}: its config.yaml names baselines/{file}.py, and there is no such file")
         return module_of(file)
 
 
+def _imported(name: str) -> list[ModuleType]:
+    """The modules of files ``<name>.py`` that are imported already and not part of Shoal."""
+    modules = [module for key, module in list(sys.modules.items()) if not key.startswith("shoal.")]
+    return [module for module in modules if Path(getattr(module, "__file__", None) or "").stem == name]
+
+
 def _named(code: str) -> str:
     """How the user has code run that a folder is about."""
-    return f'a folder runs no code by itself: file="{code}" of shoal.load, import={code} of a script, names it'
+    return f'a folder runs no code by itself: file="{code}" of shoal.load, import={code} of a command, names it'
 
 
 def load(folder: str | Path, file: str | Path | None = None) -> Runs:

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from shoal import envs
 from shoal.config import compose
 from shoal.config.fields import setting, validate
+from shoal.config.files import imported
 from shoal.config.named import CONFIG_DIR, algorithms
 from shoal.config.settings import Settings
 from shoal.config.words import as_text, nearest, one_line, readable, unknown
@@ -73,6 +74,7 @@ def read(words: Sequence[str]) -> tuple[Benchmark, list[str]]:
     own: list[tuple[str, Any]] = []
     others: list[str] = []
     readable(words)
+    words = imported(words)
     for word in words:
         name = word.partition("=")[0]
         if word.startswith("-"):

@@ -64,7 +64,7 @@ def train_cell(one: Planned, watch: Callable[[Tick], None] | None = None, stop: 
         begun = (cell.folder / CONFIG).exists()
         # A training that was killed before its first checkpoint starts again from the beginning of the same folder.
         place = [f"resume={cell.folder}"] if begun else [f"run.dir={cell.folder}"]
-        again = ("total_steps", "logger", "callbacks", "env")  # code is named again (docs/guide.md)
+        again = ("total_steps", "logger", "callbacks", "imports", "env")  # code is named again (docs/guide.md)
         free = [w for w in cell.words if w.split("=")[0] in again] if begun else list(cell.words)
         target = [cell.algorithm] if cell.algorithm.endswith(".py") else ["-m", "shoal", cell.algorithm]
         command = [sys.executable, *target, *free, *place]

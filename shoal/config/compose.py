@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from shoal import envs
+from shoal.config.files import imported
 from shoal.config.named import CONFIG_DIR, algorithms, module_of
 from shoal.config.schemes import SCHEMES
 from shoal.config.settings import LOGGERS, EnvChoice, Logger, check_settings, settings_schema
@@ -149,6 +150,8 @@ def check(argv: list[str], recipe: str, config_type: type, hypers_type: type, co
             raise UserError(one_line(error, trial)) from error
         by_hydra = by_hydra or _is_busy(config.hydra)
         configs.append(_without_hydra(config))
+        if config.imports and not any(word.startswith("imports=") for word in words):
+            raise UserError(f"imports={config.imports}: not in a recipe; import=<file.py> on the command line")
         try:
             check_settings(configs[-1], config_type, hypers_type)
         except OmegaConfBaseException as error:
@@ -258,7 +261,7 @@ def composed(algorithm: str, words: list[str]) -> tuple[ModuleType, DictConfig]:
     """The file of a named algorithm and its configuration, checked as the command line's."""
     file = algorithms()[algorithm]
     module = module_of(file)
-    recipe, words = Path(file).name, [f"algorithm={algorithm}", *words]
+    recipe, words = Path(file).name, [f"algorithm={algorithm}", *imported(words)]
     register(module.Config, module.Hypers, name=recipe)
     return module, check(words, recipe, module.Config, module.Hypers, CONFIG_DIR).config
 

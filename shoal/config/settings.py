@@ -105,6 +105,7 @@ class Settings:
     run: Run = dataclasses.field(default_factory=Run)
     resume: str | None = setting(None)  # the folder of a training to go on with; auto: run.dir, if it holds one
     callbacks: list[str] = dataclasses.field(default_factory=list)  # file.py:Name, package.module:Name
+    imports: list[str] = dataclasses.field(default_factory=list)  # modules that import= names: file.py, package.module
 
 
 def sweep_schema(hypers_type: type) -> type:

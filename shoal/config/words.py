@@ -66,10 +66,11 @@ def as_text(word: str) -> str:
             return word
     except HydraException:
         pass
-    return f"{name}={_in_quotes(text)}"
+    return f"{name}={in_quotes(text)}"
 
 
-def _in_quotes(text: str) -> str:
+def in_quotes(text: str) -> str:
+    """Text as Hydra's grammar reads it letter by letter."""
     return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"  # `\` counts only before a quote
 
 
@@ -101,7 +102,7 @@ def pasted(name: str, folder: Path | str) -> str:
     """``name=folder`` to be pasted into a shell, whatever letters the folder has."""
     text = str(folder)
     if set(text) & set("'\"\\$") or text != text.strip() or text in ("", "null"):
-        text = _in_quotes(re.sub(r"(\\*)\$\{", r"\1\1\\${", text))  # no interpolation
+        text = in_quotes(re.sub(r"(\\*)\$\{", r"\1\1\\${", text))  # no interpolation
     return shlex.quote(f"{name}={text}")
 
 

@@ -23,12 +23,13 @@ from pathlib import Path
 import numpy as np
 
 import shoal
+from shoal.config.files import after_imports
 from shoal.config.words import fail, readable, unknown
 from shoal.errors import UserError
 from shoal.export import deploy
 from shoal.export.export import Exported, export
 
-WORDS = {"folder": "", "run": "best", "which": "best", "out": "", "jax": "false", "import": ""}
+WORDS = {"folder": "", "run": "best", "which": "best", "out": "", "jax": "false"}
 ACTS = 200  # that the time of one is the median of
 
 
@@ -43,7 +44,7 @@ def read(argv: list[str]) -> tuple[Path, dict[str, str]]:
         elif os.path.exists(word) or not (equals or word.startswith("-")):
             folders.append(word)
         else:
-            raise unknown(word, tuple(WORDS))
+            raise unknown(word, (*WORDS, "import"))
     folders += [words["folder"]] * bool(words["folder"])
     if len(folders) != 1:
         raise UserError(f"{' '.join(folders) or 'no folder'}: name one folder that a training left behind")
@@ -81,9 +82,8 @@ def main(argv: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        folder, words = read(argv)
-        training = shoal.load(folder, words["import"] or None)
-        tell(export(training, words["run"], words["which"], words["out"] or None, words["jax"] == "true"))
+        folder, words = read(after_imports(argv))
+        tell(export(shoal.load(folder), words["run"], words["which"], words["out"] or None, words["jax"] == "true"))
     except (UserError, OSError) as error:
         fail(error)
     return 0

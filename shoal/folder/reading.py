@@ -42,6 +42,7 @@ KINDS: dict[str, type] = {  # what every training's configuration has
     "updates_per_chunk": int,
     "rounds_per_chunk": int,
     "callbacks": list,
+    "imports": list,
     "evaluation": dict,
     "evaluation.objective": str,
     "sweep.mode": str,
@@ -59,6 +60,7 @@ OPTIONAL = (
     "updates_per_chunk",
     "rounds_per_chunk",
     "callbacks",
+    "imports",
 )
 _FLOAT = re.compile(
     r"^(?:[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?)"
@@ -210,8 +212,9 @@ def settings(path: Path) -> dict[str, Any]:
             raise UserError(f"{path}: is no training's configuration ({name}: {str(value)[:50]}: must be {allowed})")
     if not tree["seeds"] or "/" not in tree["env"]["name"] or tree.get("population") == 0:
         raise UserError(f"{path}: is no training's configuration (env.name, seeds or population)")
-    if any(not isinstance(word, str) for word in tree.get("callbacks", [])):
-        raise UserError(f"{path}: is no training's configuration (callbacks: must be names)")
+    for name in ("callbacks", "imports"):
+        if any(not isinstance(word, str) for word in tree.get(name, [])):
+            raise UserError(f"{path}: is no training's configuration ({name}: must be names)")
     if tree.get("evolve", {}).get("scheme", "none") != "none" and not tree.get("population"):
         raise UserError(f"{path}: is no training's configuration (population: is missing)")
     return tree

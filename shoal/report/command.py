@@ -3,6 +3,7 @@
     shoal report runs/benchmark/quick                    # to that folder: report.html, figures/, ...
     shoal report runs/a runs/b mava/metrics.json --out runs/comparison
     shoal report multirun/2026-01-01 --animations 0      # no episodes of the best policies
+    shoal report runs/mine import=meet.py                # your own Python, which registers its environment or network
 
 Folders are searched for trainings, whatever their depth. What cannot be read is said in one line, and the report is
 about the rest; the exit code is 1 if nothing of some argument could be used.
@@ -17,7 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shoal.config.files import after_imports
 from shoal.config.words import Parser, fail, number
+from shoal.errors import UserError
 from shoal.folder import writing
 from shoal.report import figures
 from shoal.report.merge import merge
@@ -75,10 +78,10 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--animations", type=number(int, 0, 1000), default=3, help="tasks of which the best policy is shown; 0 for none"
     )
-    options = parser.parse_args(words)
     try:
+        options = parser.parse_args(after_imports(words))
         found = read(options.what)
-    except OSError as error:  # such as a name that is too long
+    except (UserError, OSError) as error:  # such as a name that is too long
         fail(error)
     if not found.cells:
         for note in found.notes[:-1] if len(found.notes) > 1 else []:

@@ -3,6 +3,7 @@
     shoal render runs/<folder>                 # the best seed's best policy, to <folder>/render.gif
     shoal render runs/<folder> --run 3 --episodes 2 --out balance.webp
     shoal render vmas/balance vmas/wheel mpe/simple_tag --out some.gif   # random actions, side by side
+    shoal render runs/<folder> import=my_idea.py           # your own Python that made it, or registers its environment
 
 MPE and VMAS environments have pictures; another may have by a ``render`` of its own (see ``shoal.envs.base.Env``).
 """
@@ -20,6 +21,7 @@ import numpy as np
 import shoal
 from shoal import envs
 from shoal.config.fields import INT32
+from shoal.config.files import after_imports
 from shoal.config.words import Parser, fail, number
 from shoal.envs import Continuous, Env, UserError, drawing
 from shoal.folder import policies
@@ -43,7 +45,7 @@ def animation(what: str, options: argparse.Namespace) -> np.ndarray:
     """``[T, size, size, 3]``: the episodes of a training, or of an environment with random actions."""
     seeds = range(options.seed, options.seed + options.episodes)
     if Path(what).is_dir():
-        training = shoal.load(what, options.file)
+        training = shoal.load(what)
         run = training.number("best" if options.run is None else options.run)
         env, label = training.algorithm.env, f"run {run}"
         if not policies.is_finite(training.policy(run)):
@@ -71,14 +73,13 @@ def main(words: list[str]) -> int:
     parser = Parser(__doc__, prog="shoal render")
     parser.add_argument("what", nargs="+", help="folders of trainings, or environments' names; several stand in a row")
     parser.add_argument("--run", type=number(int, 0, INT32), help="which run of a training; the best one if not given")
-    parser.add_argument("--file", help="your own Python that made a training: path/to/file.py or package.module")
     parser.add_argument("--episodes", type=number(int, 1, 1000), default=1)
     parser.add_argument("--seed", type=number(int, 0, INT32 - 1000), default=0)
     parser.add_argument("--size", type=number(int, 1, 4096), default=400, help="pixels")
     parser.add_argument("--fps", type=number(float, 0.1, 1000), default=15)
     parser.add_argument("--out", type=Path, help="a .gif, .png or .webp")
-    options = parser.parse_args(words)
     try:
+        options = parser.parse_args(after_imports(words))
         out = drawing.checked(options.out or default_name(options.what))
         strips = [animation(what, options) for what in options.what]
         longest = max(map(len, strips))

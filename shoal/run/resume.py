@@ -26,6 +26,7 @@ FREE_TO_CHANGE = (
     "resume",
     "run",
     "callbacks",
+    "imports",
     "devices",
     "distributed",
     "algo.total_steps",
@@ -103,6 +104,12 @@ def check_code(folder: Path, saved: DictConfig, cfg: DictConfig, overrides: list
         raise UserError(
             f"resume={folder}: was trained with {listed}, and a folder runs no code by itself; "
             "the same word names them again, callbacks=[] goes on without"
+        )
+    if saved.imports and "imports" not in named:
+        listed = f"import=[{','.join(saved.imports)}]"
+        raise UserError(
+            f"resume={folder}: was trained with {listed}, and a folder runs no code by itself; "
+            "the same word names them again, import=[] goes on without"
         )
     module = None if "env" in named else pettingzoo.own_module(saved.env.name)
     if module is not None:

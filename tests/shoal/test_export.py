@@ -583,7 +583,7 @@ def test_the_command(train, shell, tmp_path, capsys):
             [str(folder), "ran=1"],
             "error: ran=1: no such word; did you mean run? these are folder, run, which, out, jax, import",
         ),
-        ([str(folder), "import=no.py"], "error: no.py: no such Python file"),
+        ([str(folder), "import=no.py"], "error: import=no.py: no such Python file"),
         ([str(out)], f"error: {out}: no config.yaml there; name the folder that a training left behind"),
     ):
         assert call(*words) == line + "\n"
