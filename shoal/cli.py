@@ -137,3 +137,7 @@ def main(
         if job.begun:  # it is a fault of the training, or of a callback
             raise
         fail(one_line(error, argv))
+    except OSError as error:  # Hydra's own folders
+        if job.begun:
+            raise
+        fail(error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
@@ -27,6 +27,7 @@ from shoal.config.schemes import SCHEMES
 from shoal.config.settings import LOGGERS, EnvChoice, Logger, check_settings, settings_schema
 from shoal.config.words import as_text, nearest, one_line, readable, unknown
 from shoal.errors import UserError
+from shoal.folder import reading
 
 SEARCH = f"hydra.searchpath=[file://{CONFIG_DIR}]"  # for a recipe that lies elsewhere
 OPEN = ("env.kwargs.", "evolve.hypers.")  # settings with names of their own
@@ -129,6 +130,7 @@ class Command(NamedTuple):
 def check(argv: list[str], recipe: str, config_type: type, hypers_type: type, config_dir: str) -> Command:
     """Read a command line and compose its configuration; the first mistake in it raises a :class:`UserError`."""
     readable(argv)
+    _check_recipe(recipe, config_dir)
     flags, given = _flags(argv)
     kinds = {SHORT.get(flag, flag).partition("=")[0] for flag in flags}
     _check_flags(kinds)
@@ -170,7 +172,7 @@ def _defaults(recipe: str, schemes: list[str], config_dir: str) -> list[DictConf
     """A recipe without the words of a command line, once for each scheme of evolution: these have different fields."""
     try:
         return [compose(recipe, words, config_dir) for words in ([[scheme] for scheme in schemes] or [[]])]
-    except (HydraException, OmegaConfBaseException) as error:
+    except Exception as error:  # of Hydra, OmegaConf, YAML or the system
         raise UserError(_misfit(recipe, config_dir, error)) from error
 
 
@@ -295,12 +297,23 @@ def _check_groups(words: list[str]) -> None:
                 raise UserError(f"launcher={value}: needs hydra-submitit-launcher; pip install -e '.[launchers]'")
 
 
+def _path_of(recipe: str, config_dir: str) -> Path:
+    return Path(config_dir) / f"{recipe.removesuffix('.yaml')}.yaml"
+
+
+def _check_recipe(recipe: str, config_dir: str) -> None:
+    """Refuse a recipe that is no plain YAML: a stranger may have written it, and Hydra reads whatever is there."""
+    path = _path_of(recipe, config_dir)
+    if os.path.lexists(path) and not isinstance(reading.yaml_file(path, aliases=True), dict):
+        raise UserError(f"{path}: is no recipe, which has a name and a value per line")
+
+
 def _misfit(recipe: str, config_dir: str, error: Exception) -> str:
     """Why a recipe cannot be composed: it is not there, or was made for another file."""
-    path = Path(config_dir) / f"{recipe.removesuffix('.yaml')}.yaml"
-    if not path.exists():
+    path = _path_of(recipe, config_dir)
+    if not os.path.exists(path):
         return f"--config-name {recipe}: no {path.name} in {config_dir}"
-    lines = str(error).splitlines()
+    lines = str(error).splitlines() or [type(error).__name__]
     reason = " ".join(lines[:2]) if lines[0].endswith(":") else one_line(error)
     return f"{path}: is no recipe for this file ({reason})"
 

@@ -29,11 +29,11 @@ def complaint(monkeypatch, capsys):
 
     monkeypatch.setattr(loop, "compile_programs", never)
 
-    def call(*words: str) -> str:
+    def call(*words: str, code: int = 2) -> str:
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
         with pytest.raises(SystemExit) as stop:
             main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
-        assert stop.value.code == 2
+        assert stop.value.code == code
         printed = capsys.readouterr()
         assert printed.out == ""
         lines = printed.err.strip().splitlines()
@@ -109,6 +109,42 @@ def test_a_recipe_that_is_missing_or_another_file_s_is_named(complaint, tmp_path
     answer = complaint("--config-dir", str(tmp_path), "--config-name", "winner")
     assert f"{tmp_path}/winner.yaml: is no recipe for this file" in answer
     assert "not in" in answer  # and why
+
+
+RECIPES = {
+    "broken": (b"a: [1,\n", "no YAML that can be read"),
+    "tag": (b"a: !!python/object/apply:os.system [ls]\n", "no YAML that can be read"),
+    "binary": (bytes(range(256)), "is no text"),
+    "brackets": (b"[" * 100_000, "nested too deeply"),
+    "list": (b"[1, 2]", "is no recipe"),
+    "large": (b"# \n" * 400_000, "bytes, and at most 1048576 are read"),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_that_a_stranger_wrote_is_one_line(complaint, tmp_path, name):
+    text, answer = RECIPES[name]
+    (tmp_path / "winner.yaml").write_bytes(text)
+    line = complaint("--config-dir", str(tmp_path), "--config-name", "winner")
+    assert str(tmp_path / "winner.yaml") in line and answer in line
+
+
+def test_the_name_of_a_recipe_is_one_line(complaint, tmp_path):
+    """Too long for the system, a folder, in a folder that is none."""
+    assert "no nnn" in complaint("--config-name", "n" * 300)
+    (tmp_path / "winner.yaml").mkdir()
+    assert "is no regular file" in complaint("--config-dir", str(tmp_path), "--config-name", "winner")
+    assert str(SCRIPT) in complaint("--config-dir", str(SCRIPT), "--config-name", "winner")
+
+
+@pytest.mark.parametrize(
+    "words", [["hydra.run.dir={}/x"], ["hydra.output_subdir={}/y"], ["-m", "hydra.sweep.dir={}/x", "seeds=1,2"]]
+)
+def test_a_folder_that_hydra_cannot_make_is_one_line(complaint, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    line = complaint(*(word.format(tmp_path / "file") for word in words), code=1)
+    assert str(tmp_path / "file") in line and "Not a directory" in line
 
 
 def test_flags_that_do_not_go_together_are_refused(complaint):
