@@ -36,7 +36,7 @@ from shoal.run import hosts, loggers, sharding, sweep
 from shoal.run.compile import in_precision
 from shoal.run.loop import train
 from shoal.run.plan import Plan, fitting
-from shoal.run.resume import found_training, refuse_taken, resumed_config, write_config
+from shoal.run.resume import found_training, refuse_taken, resumed_config
 from shoal.run.signals import Stopped
 
 ADDRESS_SPACE = 1.9e9  # bytes that a small training takes up on two cores
@@ -121,7 +121,7 @@ def run(
 
 
 def train_in_folder(plan: Plan, given: Sequence[Any], new: bool) -> None:
-    """Train a plan while its folder is locked; a ``new`` training begins with its ``config.yaml``."""
+    """Train a plan while its folder is locked; a ``new`` training must have it for itself."""
     folder, cfg = plan.folder, plan.settings
     named = [user_callbacks.find(word) for word in cfg.callbacks]
     with ExitStack() as stack:
@@ -130,8 +130,6 @@ def train_in_folder(plan: Plan, given: Sequence[Any], new: bool) -> None:
             hosts.all_or_none(lambda: refuse_taken(folder))  # by a training that has begun meanwhile
         logger = hosts.all_or_none(lambda: make_logger(plan))
         try:
-            if new:
-                hosts.all_or_none(lambda: write_config(plan))
             # Callbacks are called once, by the first process, which tells the others what has changed.
             train_and_report(plan, logger, [*given, *named] if hosts.leads() else [])
         except jax.errors.JaxRuntimeError as error:

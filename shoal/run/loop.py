@@ -28,7 +28,7 @@ from shoal.run.compile import Programs, compile_programs, in_precision
 from shoal.run.evaluate import absolute_metric
 from shoal.run.plan import Plan
 from shoal.run.progress import Display, human
-from shoal.run.resume import standing
+from shoal.run.resume import standing, write_config
 from shoal.run.signals import Stop
 from shoal.run.state import RunState
 
@@ -92,7 +92,10 @@ def train(plan: Plan, logger: loggers.Logger, callbacks: Sequence[Any] = ()) -> 
         done = hosts.agree(np.array(hosts.all_or_none(lambda: standing(plan, records)), np.int32)).tolist()
         if settings.resume and not any(done):
             display.line(f"{plan.folder}: no chunk was finished; the training begins again")
-        session = Session(plan, compile_programs(plan, display), records, logger, hooks, display, stop)
+        programs = compile_programs(plan, display)
+        if settings.resume is None:  # only now: a plan that does not fit leaves the folder free
+            hosts.all_or_none(lambda: write_config(plan))
+        session = Session(plan, programs, records, logger, hooks, display, stop)
         trained = Trained(session.programs, records, hooks, session.speed, begin, np.zeros(len(runs), bool), [])
         for batch in range(plan.batches):
             state = train_batch(session, batch, done[batch])

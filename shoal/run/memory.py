@@ -122,10 +122,10 @@ def check_memory(needed: int, available: int | None, plan: Plan) -> None:
         return
     advice, runs, algo = [], plan.width, plan.settings.algo
     members = plan.rules.population if plan.rules else 1
-    fit = max(1, int(runs * available / needed * 0.9))
-    if members > fit:
+    fit = int(runs * available / needed * 0.9)
+    if 0 < fit < members:
         advice.append(f"population={fit} makes a population that fits")
-    elif runs > 1:
+    elif runs > 1 and fit:
         advice.append(f"runs_per_batch={fit // members * members} (or auto) trains them in batches that fit")
     if "buffer_size" in algo:
         advice.append(f"a smaller algo.buffer_size (it is {algo.buffer_size}) makes each run smaller")

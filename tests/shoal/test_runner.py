@@ -31,6 +31,7 @@ from shoal.run import loop, memory, sharding
 from shoal.run.compile import memory_of
 from shoal.run.evaluate import evaluate
 from shoal.run.progress import Display
+from shoal.run.resume import refuse_taken
 from shoal.run.signals import GO_ON
 from tests.conftest import SCRIPT, SMALL
 
@@ -170,12 +171,15 @@ def test_replay_resumes_to_the_bit(train, tmp_path):
     assert (metrics(whole).loss > 0).all()
 
 
-def test_a_buffer_that_does_not_fit_is_refused_before_it_is_made(train, capsys):
-    """A hundred terabytes: known from the shapes, said in one line that names both ways out."""
+def test_a_buffer_that_does_not_fit_is_refused_before_it_is_made(train, capsys, tmp_path):
+    """Terabytes: known from the shapes, said in one line that names the way out; the folder stays free."""
     with pytest.raises(SystemExit):
-        train(*REPLAY, "algo.buffer_size=200000000000", small=False, module=qmix)
+        train(*REPLAY, "algo.buffer_size=2000000000", small=False, module=qmix, folder=tmp_path / "large")
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "runs_per_batch=1" in line and "algo.buffer_size" in line and "GiB are free" in line
+    assert "algo.buffer_size" in line and "GiB are free" in line
+    assert "runs_per_batch" not in line  # one run does not fit either
+    assert not (tmp_path / "large" / "config.yaml").exists()
+    refuse_taken(tmp_path / "large")
 
 
 def test_a_half_written_line_is_cut_off(train):
@@ -246,11 +250,11 @@ def test_200_runs_start_and_end(train):
 
 
 def test_too_little_memory_is_said_before_anything_runs(train, monkeypatch, capsys):
-    monkeypatch.setattr(memory, "available_memory", lambda: 10_000)
-    with pytest.raises(SystemExit):
-        train()
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "runs_per_batch=1" in line
+    for available, advice in ((5_000, "algo.num_envs"), (10_000, "runs_per_batch=1 ")):
+        monkeypatch.setattr(memory, "available_memory", lambda: available)  # noqa: B023
+        with pytest.raises(SystemExit):
+            train()
+        assert advice in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_the_memory_of_all_devices_counts():
