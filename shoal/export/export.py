@@ -27,7 +27,7 @@ from shoal.envs.base import ActionSpace, Continuous, Discrete, Env, MultiDiscret
 from shoal.errors import UserError
 from shoal.export import deploy
 from shoal.export.compiled import COMPILED, DESCRIPTION, digest, write_compiled
-from shoal.folder import policies, reading
+from shoal.folder import policies, reading, writing
 from shoal.folder.layout import CONFIG
 from shoal.folder.provenance import version_of
 from shoal.loaded import Runs, load
@@ -87,7 +87,7 @@ def export(
         "which": which,
         "config_sha256": reading.digest(folder / CONFIG),
     }
-    out = Path(out) if out else folder / "export" / f"run_{number}_{which}"
+    out = Path(out) if out else writing.make_folder(folder / "export") / f"run_{number}_{which}"
     return save(out, config.algo, training.algorithm, policy, facts, with_jax)
 
 
@@ -126,8 +126,8 @@ def save(
         network, weights = describe(settings, algorithm, policy)
         description |= network
         arrays |= weights
+    writing.make_folder(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".partial") as name:
             difference = _write(Path(name), description, arrays, reason is None)
             if with_jax:

@@ -297,6 +297,17 @@ def test_a_saved_policy_passes_its_own_check(saved):
         np.testing.assert_array_equal(recorded[name], array)
 
 
+def test_nothing_is_exported_through_a_symbolic_link(saved, tmp_path):
+    _, (config, algorithm, policy) = saved
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "deploy.py").write_text("precious")
+    (tmp_path / "link").symlink_to(theirs)
+    with pytest.raises(UserError, match="symbolic link"):
+        export.save(tmp_path / "link", config, algorithm, policy, FACTS)
+    assert (theirs / "deploy.py").read_text() == "precious" and len(os.listdir(theirs)) == 1
+
+
 def test_a_check_finds_what_has_changed(saved):
     policy = load_policy(saved[0].folder)
     bias = policy._arrays["head/bias"]
@@ -566,6 +577,10 @@ def test_the_command(train, shell, tmp_path, capsys):
         said = capsys.readouterr()
         return said.err or said.out
 
+    os.rename(folder / "export", folder / "theirs")
+    (folder / "export").symlink_to("theirs")
+    assert "export: cannot be written (is a symbolic link" in call(str(folder))
+    assert os.listdir(folder / "theirs") == ["run_2_last"]
     assert call(str(folder), f"out={tmp_path / 'best'}").splitlines()[-1] == str(tmp_path / "best")
     best = load_policy(tmp_path / "best")
     run, training = best.description["run"], shoal.load(folder)
