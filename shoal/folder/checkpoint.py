@@ -114,7 +114,9 @@ def _data(x: Any) -> Any:
 
 def _key_like(x: np.ndarray, like: Any) -> Any:
     """Words as the typed key that ``like`` is; other arrays as they are."""
-    return jax.random.wrap_key_data(jnp.asarray(x), impl="threefry2x32") if _is_key(like) else x
+    if not _is_key(like):
+        return x
+    return jax.random.wrap_key_data(jnp.asarray(x), impl=jax.random.key_impl(jnp.empty((), like.dtype)))
 
 
 def leaves_of(state: Any) -> dict[str, Any]:
@@ -179,8 +181,11 @@ def manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
-def damage(folder: Path) -> str | None:
-    """What is wrong with the checkpoint in ``folder``; None if its manifest vouches for every file in it."""
+def damage(folder: Path, most: float = math.inf) -> str | None:
+    """What is wrong with the checkpoint in ``folder``; None if its manifest vouches for every file in it.
+
+    A file of more than ``most`` bytes is not read.
+    """
     if (folder / "state").is_dir():
         raise UserError(f"{folder}: was written by an older version, with orbax; only that version goes on with it")
     try:
@@ -193,6 +198,8 @@ def damage(folder: Path) -> str | None:
                 return f"{name} is missing"
             size, digest = files[name]
             path = folder / name
+            if size > most:
+                return f"{name} has {size} bytes, more than {most:.0f}"
             if path.is_symlink() or path.stat().st_size != size or reading.digest(path) != digest:
                 return f"{name} has changed since it was written"
         if not any(map(STATE.fullmatch, files)):
@@ -202,10 +209,13 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def newest(folder: Path) -> int | None:
-    """The newest whole checkpoint. A damaged one is passed over with a warning, and the one before it is taken."""
+def newest(folder: Path, most: float = math.inf) -> int | None:
+    """The newest whole checkpoint, with files of at most ``most`` bytes.
+
+    A damaged one is passed over with a warning, and the one before it is taken.
+    """
     for chunk in reversed(chunks(folder)):
-        reason = damage(folder / str(chunk))
+        reason = damage(folder / str(chunk), most)
         if reason is None:
             return chunk
         print(
@@ -246,7 +256,7 @@ def restore(folder: Path, chunk: int, like: Any, runs: int) -> tuple[Any, dict[s
     try:
         arrays = read(place)
         path = place / CALLBACKS
-        callbacks = json.loads(path.read_text()) if path.exists() else None
+        callbacks = reading.json_file(path) if path.exists() else None
     except Exception as error:  # of a file that somebody else has made: its digests are right, its content is not
         raise UserError(f"{place}: cannot be read ({type(error).__name__})") from error
     leaves = []

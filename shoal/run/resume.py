@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from shoal.config.settings import complete, saved_settings
 from shoal.config.words import pasted
 from shoal.envs.host import pettingzoo
 from shoal.errors import UserError
-from shoal.folder import checkpoint, lock, policies, writing
+from shoal.folder import checkpoint, lock, policies, reading, writing
 from shoal.folder.layout import CONFIG, METRICS
 from shoal.folder.records import Begun, Records
-from shoal.run import callbacks, hosts
+from shoal.run import callbacks, hosts, memory
 from shoal.run.plan import Plan
+
+MOST_DEVICES = 1024  # to which a batch of runs may have been filled up
 
 # When resuming; callbacks may be mended, or left out to go on after one that has stopped the training.
 FREE_TO_CHANGE = (
@@ -119,6 +122,12 @@ def check_code(folder: Path, saved: DictConfig, cfg: DictConfig, overrides: list
         )
 
 
+def most_bytes(plan: Plan) -> float:
+    """No file of a checkpoint has more: twice the state of a batch, on as many devices as there may be."""
+    state, _ = plan.shapes_of_one()
+    return 2 * memory.state_need(state, 1).state * (plan.batch_size + MOST_DEVICES) + reading.FACTS
+
+
 def standing(plan: Plan, records: Records) -> list[int]:
     """The chunks that each batch has behind it, by its newest whole checkpoint; the records are mended to fit.
 
@@ -128,7 +137,8 @@ def standing(plan: Plan, records: Records) -> list[int]:
         return [0] * plan.batches
     writing.remove_partial(plan.folder)
     places = [checkpoint.batch_folder(plan.folder, batch) for batch in range(plan.batches)]
-    found = [checkpoint.newest(place) for place in places]
+    most = most_bytes(plan) if any(map(checkpoint.chunks, places)) else math.inf
+    found = [checkpoint.newest(place, most) for place in places]
     batches = []
     for batch, chunk in enumerate(found):
         runs, sealed = plan.batch_runs(batch), checkpoint.manifest(places[batch] / str(chunk)) if chunk else {}

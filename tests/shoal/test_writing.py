@@ -146,6 +146,29 @@ def test_a_checkpoint_in_any_path(tmp_path, name):
         assert array.dtype == state[name].dtype
 
 
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_a_checkpoint_of_typed_keys(tmp_path, kind):
+    state = {"key": jax.random.split(jax.random.key(3, impl=kind), 2)}
+    checkpoint.save(tmp_path / "b", 1, state, keep=1)
+    restored, _ = checkpoint.restore(tmp_path / "b", 1, jax.eval_shape(lambda: state), runs=2)
+    assert restored["key"].dtype == state["key"].dtype
+    assert (jax.random.bits(restored["key"][0]) == jax.random.bits(state["key"][0])).all()
+
+
+def test_a_file_that_is_larger_than_the_state_is_not_read(train, folder, capsys):
+    """Whatever its manifest says: a sparse file of a terabyte would keep a reader busy for an hour."""
+    place = folder / "checkpoints" / "batch_0" / "4"
+    path = place / "state.0.safetensors"
+    os.truncate(path, 2**40)
+    manifest = json.loads((place / checkpoint.MANIFEST).read_text())
+    manifest["files"][path.name][0] = 2**40
+    (place / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    begin = time.monotonic()
+    train(f"resume={folder}", small=False)
+    assert time.monotonic() - begin < 300
+    assert f"{path.name} has {2**40} bytes, more than" in capsys.readouterr().err
+
+
 def test_a_checkpoint_is_read_back_before_it_counts(tmp_path, monkeypatch):
     checkpoint.save(tmp_path / "c" / "b", 1, state_of(2), keep=2)
     monkeypatch.setattr(reading, "digest", lambda path: "other")
