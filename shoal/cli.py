@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -21,13 +22,14 @@ from shoal.config.compose import SEARCH, check, chosen_recipe, register
 from shoal.config.files import import_file, import_named, imported
 from shoal.config.named import CONFIG_DIR
 from shoal.config.words import fail, one_line, pasted
-from shoal.errors import UserError
+from shoal.errors import Fault, UserError
 
 if TYPE_CHECKING:
     from shoal.run.callbacks import Callback
 
 
 CORES_FLAG = "--xla_force_host_platform_device_count"
+ADDRESS_SPACE = 1.9e9  # bytes that a small training takes up on two cores
 
 
 def cores_as_devices() -> None:
@@ -36,6 +38,13 @@ def cores_as_devices() -> None:
     if CORES_FLAG not in flags:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         os.environ["XLA_FLAGS"] = f"{flags} {CORES_FLAG}={cores}".strip()
+
+
+def check_address_space() -> None:
+    """Refuse a limit under which XLA's threads would end the process without a word."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        raise Fault(f"the address space is limited to {limit / 1e9:.1f} GB (ulimit -v); JAX needs 2 GB at least")
 
 
 def enable_compilation_cache() -> None:
@@ -81,6 +90,7 @@ class Job:
         self.begun = True
         cores_as_devices()  # not before: a launcher's job may be on another machine than the command
         try:
+            check_address_space()
             enable_compilation_cache()
             for name in cfg.imports:  # they are imported already, but in the process of a launcher
                 import_named(name, "import=")
@@ -91,7 +101,8 @@ class Job:
         except Stopped:
             sys.exit(GO_ON)
         except KeyboardInterrupt:
-            where = folder or cfg.resume or cfg.run.dir
+            named = None if cfg.resume == "auto" else cfg.resume
+            where = folder or named or cfg.run.dir
             print(
                 f"stopped at once; {pasted('resume', where)} goes on from the last checkpoint, if there is one",
                 file=sys.stderr,

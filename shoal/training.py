@@ -8,8 +8,8 @@ Between chunks the host draws the progress bar, appends to the records and write
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -32,14 +32,14 @@ from shoal.report.results import write_results
 from shoal.rl import learners
 from shoal.rl.metrics import chosen_objective
 from shoal.run import callbacks as user_callbacks
-from shoal.run import hosts, loggers, sharding, sweep
+from shoal.run import hosts, loggers, sweep
 from shoal.run.compile import in_precision
 from shoal.run.loop import train
-from shoal.run.plan import Plan, fitting
+from shoal.run.placement import check_devices, place
+from shoal.run.plan import Plan, changed, fitting
 from shoal.run.resume import found_training, refuse_taken, resumed_config
 from shoal.run.signals import Stopped
 
-ADDRESS_SPACE = 1.9e9  # bytes that a small training takes up on two cores
 NO_THREAD = "can't start new thread"
 
 
@@ -50,18 +50,19 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     if rules is not None and rules.scheme.every >= plan.chunks * plan.rounds_per_chunk and hosts.leads():
         rounds = plan.chunks * plan.rounds_per_chunk
         print(f"warning: evolve.every={rules.scheme.every}: nobody is selected in {rounds} rounds", file=sys.stderr)
-    sharding.choose(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host, learners=cfg.learners)
-    if cfg.runs_per_batch == "auto":
-        members = rules.population if rules else 1
-        with in_precision(cfg.precision):
-            cfg.runs_per_batch = max(1, fitting(plan) // members) * members  # whole populations
-    return plan
+    check_devices(cfg.devices, together=env.host, learners=cfg.learners)
+    if cfg.runs_per_batch != "auto":
+        return plan
+    members = rules.population if rules else 1
+    with in_precision(cfg.precision):
+        size = max(1, fitting(plan) // members) * members  # whole populations
+    return dataclasses.replace(plan, settings=changed(plan.settings, runs_per_batch=size))
 
 
 def open_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
     """Check a configuration against its environment and split its training into chunks.
 
-    It changes nothing in this process: a folder from a machine with more devices can be opened here.
+    A folder from a machine with more devices can be opened here.
     """
     check_settings(cfg, config_type, hypers_type)
     kwargs = OmegaConf.to_container(cfg.env.kwargs, resolve=True)
@@ -71,20 +72,22 @@ def open_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     except TypeError as error:
         raise UserError(f"env.kwargs={kwargs}: {error}") from error
     check(env)
-    cfg.evaluation.objective = chosen_objective(cfg.evaluation.objective, env)
+    objective = chosen_objective(cfg.evaluation.objective, env)
+    cfg = changed(cfg, **{"evaluation.objective": objective})
     algorithm = learners.split(make, build(cfg.algo, "algo.", config_type), env, cfg.learners)
     if algorithm.num_updates > INT32:
         raise UserError(f"total_steps={cfg.algo.total_steps:g}: makes {algorithm.num_updates} updates; {INT32} at most")
     values = OmegaConf.to_container(cfg.sweep, resolve=True)
     assert isinstance(values, dict)
     hypers = build(cfg.hypers, "hypers.", hypers_type)
+    placement = place(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host, learners=cfg.learners)
     if cfg.evolve.scheme != "none":
         if cfg.learners > 1:
             raise UserError(f"learners={cfg.learners}: not with evolution, whose members keep the devices busy")
-        return evolving_plan(algorithm, hypers, values, cfg, folder)
+        return evolving_plan(algorithm, hypers, values, cfg, folder, placement)
     runs = sweep.expand(hypers, values, cfg.seeds, cfg.seed)  # type: ignore[arg-type]
-    updates_per_chunk = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
-    return Plan(algorithm, runs, cfg, folder, updates_per_chunk, math.ceil(algorithm.num_updates / updates_per_chunk))
+    updates = cfg.get("updates_per_chunk") or math.ceil(algorithm.num_updates / cfg.chunks)
+    return Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), placement)
 
 
 def run(
@@ -102,12 +105,11 @@ def run(
     which a resumed training lays over the configuration that it was started with; ``callbacks`` are called before those
     that the configuration names.
     """
-    check_address_space()
     hosts.join(cfg.distributed)
     given = [user_callbacks.made(callback) for callback in callbacks]
     if cfg.resume == "auto":
         with writing.faults(folder or cfg.run.dir, "read"):
-            cfg.resume = found_training(cfg, folder, overrides)
+            cfg = changed(cfg, resume=found_training(cfg, folder, overrides))
     new = cfg.resume is None
     folder = Path(hosts.agree_on(str(folder or cfg.run.dir))) if new else Path(cfg.resume)
     if new:
@@ -155,13 +157,6 @@ def train_and_report(plan: Plan, logger: loggers.Logger, callbacks: Sequence[Any
     trained.hooks.end(not trained.stopped)
     if trained.stopped and trained.scheduled:
         raise Stopped
-
-
-def check_address_space() -> None:
-    """Refuse a limit under which XLA's threads would end the process without a word."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
-        raise Fault(f"the address space is limited to {limit / 1e9:.1f} GB (ulimit -v); JAX needs 2 GB at least")
 
 
 def stopped_on_host(plan: Plan) -> UserError | None:

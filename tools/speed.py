@@ -44,8 +44,9 @@ from shoal.hashing import key_of
 from shoal.nn import networks
 from shoal.rl import learners
 from shoal.rl.shuffle import permutations
-from shoal.run import sharding, sweep
+from shoal.run import sweep
 from shoal.run.compile import RUN_LONG, RUN_ONCE
+from shoal.run.placement import place
 from shoal.run.progress import human, show_table
 from shoal.run.state import first_state, train_chunk
 
@@ -184,22 +185,22 @@ def training(
     module: ModuleType, config: Any, env: Env, runs: int, updates: int, count: int = 1, prng: str = "hash"
 ) -> Program:
     """An algorithm file as the runner trains it: its chunk, its start, its way over devices; ``count`` learners."""
-    sharding.choose(learners=count)
-    algorithm, width = learners.split(module.make, config, env, count), sharding.padded(runs)
+    placement = place(learners=count)
+    algorithm, width = learners.split(module.make, config, env, count), placement.padded(runs)
     selected = sweep.expand(module.Hypers(), {}, width).select(np.arange(width))
-    words, hypers = sharding.put(selected, width)
+    words, hypers = placement.put(selected, width)
 
     def first(words, hypers):
         return first_state(algorithm, key_of(words, prng), hypers)
 
-    start = jax.jit(sharding.over_runs(first, width)).lower(words, hypers)
+    start = jax.jit(placement.over_runs(first, width)).lower(words, hypers)
     state = start.compile(RUN_ONCE)(words, hypers)
 
     def chunk(state, hypers):
         return train_chunk(algorithm, state, hypers, updates, episodes=1, greedy=True)
 
     steps = runs * updates * algorithm.steps_per_update
-    program = sharding.over_runs(chunk, width, in_place=True)
+    program = placement.over_runs(chunk, width, in_place=True)
     name = "shoal" if count == 1 else f"shoal, {count} learners"
     return prepare(name, program, state, hypers, steps=steps, carries=True, options=RUN_LONG)
 
@@ -254,12 +255,13 @@ def products(name: str, matmul: Callable, config: ippo.Config, env: Env, runs: i
         kernels, _ = jax.lax.scan(lambda k, _: epoch(k, minibatches), kernels, length=config.epochs)
         return kernels, acted + valued
 
-    width = sharding.padded(runs)
+    placement = place()
+    width = placement.padded(runs)
     kernels = [[jnp.full((width, a, b), 1.0 / a) for a, b in shapes] for shapes in layers(config, env)]
-    data = [sharding.put(jnp.broadcast_to(x, (width, *x.shape)), width) for x in (obs, minibatches)]
+    data = [placement.put(jnp.broadcast_to(x, (width, *x.shape)), width) for x in (obs, minibatches)]
     steps = runs * updates * num_envs * config.rollout_length
-    together = sharding.over_runs(partial(repeat, update, updates), width)
-    return prepare(name, together, sharding.put(kernels, width), *data, steps=steps, carries=True)
+    together = placement.over_runs(partial(repeat, update, updates), width)
+    return prepare(name, together, placement.put(kernels, width), *data, steps=steps, carries=True)
 
 
 def measure_env(name: str, peer: str | None, sizes: tuple[int, ...], length: int, repetitions: int) -> list[Figures]:

@@ -25,7 +25,6 @@ from shoal.config import compose
 from shoal.config.named import algorithms
 from shoal.config.words import Parser, some_of
 from shoal.errors import UserError
-from shoal.run import sharding
 from shoal.run.compile import compile_programs
 from shoal.run.progress import Display, human, show_table
 from shoal.training import make_plan
@@ -39,7 +38,7 @@ class Training:
         self.plan = make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
         self.programs = compile_programs(self.plan, Display(1, len(self.plan.runs)))
         start = np.resize(np.arange(len(self.plan.runs)), self.plan.width)
-        keys, self.hypers = sharding.put(self.plan.runs.select(start), self.plan.width)
+        keys, self.hypers = self.plan.placement.put(self.plan.runs.select(start), self.plan.width)
         self.state = self.programs.start(keys, self.hypers)
 
     def chunk(self) -> tuple[float, float]:

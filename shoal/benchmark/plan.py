@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from shoal.benchmark.cells import Cell, composed
 from shoal.benchmark.settings import name_of
@@ -20,10 +21,10 @@ from shoal.errors import UserError
 from shoal.folder import checkpoint
 from shoal.folder.layout import CONFIG, PROVENANCE
 from shoal.folder.tables import Entry, read_evaluations
-from shoal.run import cost, sharding
+from shoal.run import cost
 from shoal.run.compile import in_precision
 from shoal.run.memory import available_memory
-from shoal.run.plan import Plan
+from shoal.run.plan import Plan, changed
 from shoal.run.progress import human
 from shoal.run.resume import FREE_TO_CHANGE
 from shoal.run.state import train_chunk
@@ -61,25 +62,25 @@ def plan_cell(cell: Cell) -> Planned:
     except Exception as error:  # a file of the user's: its own training will say more
         return Planned(cell, "new", f"cannot be planned: {type(error).__name__}: {error}")
     steps = made.steps_per_chunk * made.chunks
-    done = _done(cell, cfg, made, module)
+    done = _done(cell, made, module)
     state = "finished" if ended(cell.folder, steps, made.batches) else "begun" if done else "new"
     seconds, memory = (0.0, 0.0) if state == "finished" else estimate(made)
-    available = available_memory()
+    available = available_memory(made.placement)
     if state == "new" and cfg.runs_per_batch is None and available is not None and memory > SHARE * available:
         fit = max(1, int(len(made.runs) * SHARE * available / memory))
-        cfg.runs_per_batch = fit
+        made = dataclasses.replace(made, settings=changed(made.settings, runs_per_batch=fit))
         cell = cell._replace(words=(*cell.words, f"runs_per_batch={fit}"))
         seconds, memory = estimate(made)
     return Planned(cell, state, "", len(made.runs), made.batches, steps, done, seconds, memory)
 
 
-def _done(cell: Cell, cfg: DictConfig, made: Plan, module: ModuleType) -> float:
+def _done(cell: Cell, made: Plan, module: ModuleType) -> float:
     """The share of a cell that its folder holds, after checking that it holds the same training."""
     if not os.path.exists(cell.folder / CONFIG):
         return 0.0
     saved = complete(cell.folder, saved_settings(cell.folder), module.Config, module.Hypers)
     before: Any = OmegaConf.to_container(saved)
-    now: Any = OmegaConf.to_container(cfg, resolve=True)
+    now: Any = OmegaConf.to_container(made.settings, resolve=True)
     for key in sorted(_leaves(before) | _leaves(now)):
         old, new = OmegaConf.select(OmegaConf.create(before), key), OmegaConf.select(OmegaConf.create(now), key)
         if old != new and not any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER):
@@ -130,11 +131,11 @@ def _estimate(made: Plan) -> tuple[float, float]:
 
     jaxpr = jax.make_jaxpr(chunk)(state, hypers).jaxpr
     taken, rates = cost.walk(jaxpr), cost.Rates()
-    devices = sharding.run_mesh(made.width).size
+    devices = made.placement.mesh(made.width).size
     batches = made.batches * made.chunks * made.width / devices
     seconds = rates.compile * cost.equations(jaxpr) + batches * rates.seconds(taken)
     state_size = float(sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state)))
-    at_once = devices if jax.default_backend() == "cpu" else made.width
+    at_once = devices if made.placement.platform == "cpu" else made.width
     return seconds, made.width * state_size + at_once * max(0.0, taken.peak - state_size)
 
 

@@ -18,10 +18,13 @@ from shoal.evolve.rules import first_values, make_rules, parse
 from shoal.folder.layout import swept_values
 from shoal.nn import elastic
 from shoal.run import sweep
+from shoal.run.placement import Placement
 from shoal.run.plan import Plan
 
 
-def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictConfig, folder: Path) -> Plan:
+def evolving_plan(
+    algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictConfig, folder: Path, placement: Placement
+) -> Plan:
     """A training of ``seeds`` populations: rounds instead of chunks, of which several make a chunk."""
     for name in swept_values(swept):
         raise UserError(f"sweep.{name}: evolution chooses the values itself; evolve.hypers.{name}={{min: a, max: b}}")
@@ -46,7 +49,8 @@ def evolving_plan(algorithm: Algorithm, hypers: Hypers, swept: dict, cfg: DictCo
         member=np.tile(np.arange(members), len(seeds)),
     )
     updates, rounds = chunk_of_rounds(algorithm.num_updates, rules.scheme.rounds, cfg)
-    return Plan(algorithm, runs, cfg, folder, updates, math.ceil(algorithm.num_updates / updates), rules, rounds)
+    chunks = math.ceil(algorithm.num_updates / updates)
+    return Plan(algorithm, runs, cfg, folder, updates, chunks, placement, rules, rounds)
 
 
 def chunk_of_rounds(num_updates: int, rounds: int, cfg: DictConfig) -> tuple[int, int]:

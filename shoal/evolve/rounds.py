@@ -28,7 +28,7 @@ from shoal.folder.lineage import ABOUT, FITNESS
 from shoal.folder.records import figure
 from shoal.nn import elastic
 from shoal.rl.metrics import Table
-from shoal.run import sharding
+from shoal.run.placement import Placement
 
 if TYPE_CHECKING:
     from shoal.run.state import RunState
@@ -128,6 +128,7 @@ def train_rounds(
     rules: Rules,
     runs: int,
     rounds: int,
+    placement: Placement,
     objective: str = RETURN,
 ) -> tuple[Evolving, Round]:
     """``rounds`` rounds as one scan; those of the result have a leading axis.
@@ -136,7 +137,7 @@ def train_rounds(
     evolve, by the mean of ``objective`` over the episodes of their evaluations.
     """
     width = len(state.fitness)
-    train = sharding.over_runs(partial(train_slot, train_round=train_round, rules=rules), width, in_place=True)
+    train = placement.over_runs(partial(train_slot, train_round=train_round, rules=rules), width, in_place=True)
 
     def one_round(state: Evolving, _: None) -> tuple[Evolving, Round]:
         number = state.round[0]
@@ -167,7 +168,7 @@ def train_rounds(
             best_return=run.best_return,
             diverged=run.diverged,
         )
-        return sharding.spread((state, told), width)
+        return placement.spread((state, told), width)
 
     return jax.lax.scan(one_round, state, length=rounds)
 

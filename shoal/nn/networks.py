@@ -71,7 +71,7 @@ def _matmul_forward(x, kernel):
 def _matmul_backward(residuals, grad):
     x, kernel = residuals
     rows, columns = kernel.shape
-    if jax.default_backend() != "cpu" or rows < columns:
+    if platform() != "cpu" or rows < columns:
         grad_kernel = x.T @ grad
     elif rows == columns:
         grad_kernel = jax.lax.optimization_barrier(x.T) @ grad
@@ -82,6 +82,13 @@ def _matmul_backward(residuals, grad):
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
 
+
+def platform() -> str:
+    """What the program that is being traced is compiled for: the platform of JAX's mesh, or the default without one."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
 LARGE = 500_000  # entries: several of these no longer fit into a core's cache
 MOST_BLOCKS = 8  # of such, each of which is compiled
 
@@ -90,7 +97,7 @@ def features_lead(rows: int, features: int) -> bool:
     """Whether a CPU should lay out so many rows as ``[F, B]``: transposing them for a gradient would cost too much."""
     if not isinstance(rows, int):
         return False  # exported for any number of rows
-    return rows * features >= LARGE and jax.default_backend() == "cpu"
+    return rows * features >= LARGE and platform() == "cpu"
 
 
 @jax.custom_vjp

@@ -4,7 +4,7 @@
 
 Parameters, optimiser and running statistics are one for all; environments, replay and random keys are each learner's
 own. A gradient is the mean of the learners' gradients, of means over all of their rows, so that it is that of one
-batch with everybody's share in it. Where there are devices enough every learner has one (``run.sharding``); on fewer
+batch with everybody's share in it. Where there are devices enough every learner has one (``run.placement``); on fewer
 all are vmapped, with the same keys, equal to float tolerance. Unlike ``devices`` it is a property of the training:
 another number of learners draws other batches.
 """

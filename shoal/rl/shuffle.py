@@ -6,9 +6,10 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
+from jax.sharding import get_abstract_mesh
 
 from shoal.hashing import hashed, mix, plain
-from shoal.run.sharding import share_rows
 
 ROUNDS = 4
 SMALL = 8  # sizes up to this are sorted
@@ -51,3 +52,15 @@ def _grid(size: int) -> tuple[int, int]:
         return rows, size // rows
     rows = int(np.ceil(np.sqrt(size)))
     return rows, int(np.ceil(size / rows))
+
+
+def share_rows(x: chex.Array) -> chex.Array:
+    """Share the last axis between the devices that share a run's environments; elsewhere ``x`` as it is.
+
+    The mesh is JAX's own for the program that is being traced (``run.placement`` enters it). Laid on the indices of
+    minibatches: each device then learns from its rows of every one of them.
+    """
+    mesh = get_abstract_mesh()
+    if "envs" not in mesh.shape or x.shape[-1] % mesh.shape["envs"]:
+        return x
+    return jax.lax.with_sharding_constraint(x, P(*[None] * (x.ndim - 1), "envs"))

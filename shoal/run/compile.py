@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from shoal.algorithm import Hypers
 from shoal.evolve import rounds
 from shoal.nn import networks
-from shoal.run import hosts, memory, sharding
+from shoal.run import hosts, memory
 from shoal.run.plan import Plan, chunk_of
 from shoal.run.progress import Display
 from shoal.run.state import first_state
@@ -70,8 +70,8 @@ def no_collection() -> Iterator[None]:
 @no_collection()
 def compile_programs(plan: Plan, display: Display) -> Programs:
     """Compile the start and the chunk for one batch of runs, and refuse what will not fit in memory."""
-    begin = time.perf_counter()
-    words, hypers = sharding.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
+    begin, placement = time.perf_counter(), plan.placement
+    words, hypers = placement.put(plan.runs.select(np.zeros(plan.width, int)), plan.width)
 
     def first(words: chex.Array, hypers: Hypers):
         key = plan.key(words)
@@ -81,39 +81,39 @@ def compile_programs(plan: Plan, display: Display) -> Programs:
     def evolving(state: rounds.Evolving, _: Hypers):
         assert plan.rules is not None
         return rounds.train_rounds(
-            state, chunk_of(plan), plan.rules, plan.batch_size, plan.rounds_per_chunk, plan.objective
+            state, chunk_of(plan), plan.rules, plan.batch_size, plan.rounds_per_chunk, placement, plan.objective
         )
 
     if plan.width > plan.batch_size:
-        devices, more = sharding.run_mesh(plan.batch_size).size, plan.width - plan.batch_size
+        devices, more = placement.mesh(plan.batch_size).size, plan.width - plan.batch_size
         display.line(f"{plan.batch_size} runs on {devices} devices: {more} more train along, and are dropped")
     display.compiling("the training")
-    traced = jax.jit(sharding.over_runs(first, plan.width)).trace(words, hypers)
-    shapes = sharding.shapes(traced.out_info, plan.width)
-    available = hosts.least(memory.available_memory())
+    traced = jax.jit(placement.over_runs(first, plan.width)).trace(words, hypers)
+    shapes = placement.shapes(traced.out_info, plan.width)
+    available = hosts.least(memory.available_memory(placement))
     # The least that it can be, known before anything is compiled.
-    memory.check_memory(memory.state_need(shapes, plan.width).of(plan.width), available, plan)
-    chunk = sharding.over_runs(chunk_of(plan), plan.width, in_place=True) if plan.rules is None else evolving
+    memory.check_memory(memory.state_need(shapes, plan.width).of(plan.width, placement), available, plan)
+    chunk = placement.over_runs(chunk_of(plan), plan.width, in_place=True) if plan.rules is None else evolving
     chunk_traced = jax.jit(chunk, donate_argnums=0).trace(shapes, hypers)
     chunk_lowered = chunk_traced.lower()
     with ThreadPoolExecutor() as pool:  # XLA leaves the interpreter alone: the small program hides behind the large
         chunk_compiling = pool.submit(chunk_lowered.compile, RUN_LONG)
         need = memory.state_need(shapes, plan.width, memory.beside_state(chunk_traced.jaxpr.jaxpr))
-        if display.console.is_terminal or need.of(plan.width) > WORTH_SAYING:
-            display.line(need.text(plan.width, available))
+        if display.console.is_terminal or need.of(plan.width, placement) > WORTH_SAYING:
+            display.line(need.text(plan.width, placement, available))
         start_compiled = traced.lower().compile(RUN_ONCE)
         chunk_compiled = chunk_compiling.result()
-    taken = memory_of(chunk_compiled, plan.width)
+    taken = memory_of(chunk_compiled, placement.holders(plan.width))
     memory.check_memory(taken, available, plan)
     if taken > WORTH_SAYING:
         display.line(f"{plan.width} runs at once take {memory.size_text(taken)}")
     return Programs(start_compiled, chunk_compiled, shapes, time.perf_counter() - begin, taken)
 
 
-def memory_of(program: Any, runs: int) -> int:
-    """Bytes that a compiled program will have in use at once, of all devices that share a memory."""
+def memory_of(program: Any, holders: int) -> int:
+    """Bytes that a compiled program will have in use at once, in a memory that ``holders`` devices share."""
     sizes = program.memory_analysis()
     if sizes is None:
         return 0
     taken = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
-    return memory.holders(runs) * (taken - sizes.alias_size_in_bytes)
+    return holders * (taken - sizes.alias_size_in_bytes)

@@ -15,7 +15,7 @@ from shoal.envs.base import select
 from shoal.folder.records import Records, evaluation_entry
 from shoal.hashing import split
 from shoal.rl.metrics import of_episodes
-from shoal.run import hosts, sharding
+from shoal.run import hosts
 from shoal.run.progress import Display
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def absolute_metric(
         _, episodes = jax.lax.scan(lambda key, _: one(key), key, length=ABSOLUTE)
         return jax.tree.map(lambda x: x.reshape(-1), episodes)
 
-    program = jax.jit(sharding.over_runs(play, plan.width))
+    program = jax.jit(plan.placement.over_runs(play, plan.width))
     episodes = hosts.fetch(program(state.best_policy, state.evaluation_key))
     entry = evaluation_entry(batch, plan.batch_runs(batch), env_steps, episodes)
     if hosts.leads():

@@ -107,17 +107,13 @@ def fetch(tree: Any) -> Any:
     if spread:
         mesh = spread[0].sharding.mesh  # type: ignore[attr-defined]
         everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        whole = iter(_copies(everywhere)(spread))
+        whole = iter(jax.jit(_identity, out_shardings=everywhere)(spread))  # compiled once for each list of shapes
         leaves = [next(whole) if isinstance(x, jax.Array) and not x.is_fully_addressable else x for x in leaves]
     return jax.tree.unflatten(structure, [np.asarray(x) for x in leaves])
 
 
-_COPIES: dict[Any, Any] = {}
-
-
-def _copies(sharding: Any) -> Any:
-    """One jitted identity for all calls: another one would compile again."""
-    return _COPIES.setdefault(sharding, jax.jit(lambda x: x, out_shardings=sharding))
+def _identity(tree: Any) -> Any:
+    return tree
 
 
 def agree(tree: Any) -> Any:

@@ -22,7 +22,7 @@ from shoal.folder.layout import DIVERGED, EVALUATION, short_name
 from shoal.folder.records import Records, Row, evaluation_entry
 from shoal.rl.metrics import Table
 from shoal.run import callbacks as user_callbacks
-from shoal.run import hosts, loggers, sharding
+from shoal.run import hosts, loggers
 from shoal.run.callbacks import Hooks
 from shoal.run.compile import Programs, compile_programs, in_precision
 from shoal.run.evaluate import absolute_metric
@@ -151,11 +151,11 @@ class Batch:
             plan.algorithm.env.pool.release()  # what the batch before has left standing
         if done == 0:
             # A smaller last batch trains some runs twice and drops the copies.
-            words, hypers = sharding.put(plan.runs.select(np.resize(self.runs, plan.width)), plan.width)
+            words, hypers = plan.placement.put(plan.runs.select(np.resize(self.runs, plan.width)), plan.width)
             state, changes = self.session.programs.start(words, hypers), None
         else:
             restored, changes = checkpoint.restore(self.folder, done, self.session.programs.state, len(self.runs))
-            state = sharding.put(restored, plan.width)
+            state = plan.placement.put(restored, plan.width)
             if host and done < plan.chunks:
                 name = plan.settings.env.name
                 display.line(f"{name}: no checkpoint holds an environment on the host; episodes start anew")
@@ -167,8 +167,8 @@ class Batch:
 
     def take_hypers(self) -> None:
         """The hyperparameters of the next chunk, which callbacks may have changed."""
-        width = self.session.plan.width
-        self.hypers = sharding.put(hosts.agree(self.session.hooks.padded(width)), width)
+        plan = self.session.plan
+        self.hypers = plan.placement.put(hosts.agree(self.session.hooks.padded(plan.width)), plan.width)
 
     def train_chunk(self, chunk: int, state: RunState) -> tuple[RunState, list[Any]]:
         """Call the program: the new state and the other outputs. The old state is gone."""

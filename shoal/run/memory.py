@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from shoal.errors import UserError
-from shoal.run import cost, sharding
+from shoal.run import cost
+from shoal.run.placement import Placement
 
 if TYPE_CHECKING:
     from shoal.run.plan import Plan
@@ -38,41 +39,28 @@ class Need:
     def state(self) -> int:
         return self.parameters + self.optimiser + self.replay + self.environments
 
-    def of(self, runs: int) -> int:
-        """Bytes of ``runs`` (padded) runs at once, in the memory that :func:`holders` devices share.
+    def of(self, runs: int, placement: Placement) -> int:
+        """Bytes of ``runs`` (padded) runs at once, in the memory that :meth:`Placement.holders` devices share.
 
         A core trains its runs one after the other: their rollouts share the place of one.
         """
-        devices = holders(runs)
-        per_device = math.ceil(runs / sharding.run_mesh(runs).shape["runs"])
-        at_once = 1 if jax.default_backend() == "cpu" and "envs" not in sharding.run_mesh(runs).shape else per_device
-        return devices * (per_device * self.state + at_once * self.rollout)
+        mesh = placement.mesh(runs)
+        per_device = math.ceil(runs / mesh.shape["runs"])
+        at_once = 1 if placement.platform == "cpu" and "envs" not in mesh.shape else per_device
+        return placement.holders(runs) * (per_device * self.state + at_once * self.rollout)
 
-    def text(self, runs: int, available: int | None) -> str:
+    def text(self, runs: int, placement: Placement, available: int | None) -> str:
         """``8 runs: 0.2 MiB parameters, ..., about 30 MiB in all of 12 GiB free``."""
         parts = {"parameters": self.parameters, "optimiser": self.optimiser, "replay": self.replay}
         parts |= {"environments": self.environments}
         held = ", ".join(f"{size_text(runs * size)} {name}" for name, size in parts.items() if size)
-        rollout = size_text(self.of(runs) - math.ceil(runs * self.state / shares(runs)))
+        whole, memories = self.of(runs, placement), placement.memories(runs)
+        rollout = size_text(whole - math.ceil(runs * self.state / memories))
         free = f" of {size_text(available)} free" if available is not None else ""
-        where = "host" if jax.default_backend() == "cpu" else "device"
-        which = "" if shares(runs) == 1 else f" on each {where}"
+        which = "" if memories == 1 else f" on each {'host' if placement.platform == 'cpu' else 'device'}"
         return (
-            f"memory for {runs} run{'s' * (runs > 1)}: {held}, about {rollout} rollout; "
-            f"{size_text(self.of(runs))}{which}{free}"
+            f"memory for {runs} run{'s' * (runs > 1)}: {held}, about {rollout} rollout; {size_text(whole)}{which}{free}"
         )
-
-
-def holders(runs: int) -> int:
-    """How many of this process's devices share one memory: cores do, accelerators have their own."""
-    if jax.default_backend() != "cpu":
-        return 1
-    return sharding.run_mesh(runs).size // jax.process_count()
-
-
-def shares(runs: int) -> int:
-    """In how many memories the runs lie."""
-    return sharding.run_mesh(runs).size // holders(runs)
 
 
 def state_need(state: Any, runs: int, rollout: int = 0) -> Need:
@@ -92,19 +80,19 @@ def beside_state(jaxpr: Any) -> int:
     return int(max((cost.of_equation(eqn).peak for eqn in jaxpr.eqns), default=0))
 
 
-def fit(runs: int, available: int | None, needed: Callable[[int], int]) -> int:
+def fit(runs: int, available: int | None, needed: Callable[[int], int], placement: Placement) -> int:
     """The batch size for ``runs``: as few batches as fit into ``available``, about equally large; at least one run.
 
     ``needed(n)`` are the bytes of ``n`` runs at once.
     """
-    if available is None or needed(sharding.padded(runs)) <= SHARE * available:
+    if available is None or needed(placement.padded(runs)) <= SHARE * available:
         return runs
     low, high = 1, runs  # low fits (or nothing does), high does not
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if needed(sharding.padded(middle)) <= SHARE * available else (low, middle)
+        low, high = (middle, high) if needed(placement.padded(middle)) <= SHARE * available else (low, middle)
     even = math.ceil(runs / math.ceil(runs / low))
-    whole = sharding.padded(even)  # a batch that leaves no device idle, if that fits too
+    whole = placement.padded(even)  # a batch that leaves no device idle, if that fits too
     return whole if whole <= low else even
 
 
@@ -136,9 +124,10 @@ def check_memory(needed: int, available: int | None, plan: Plan) -> None:
     )
 
 
-def available_memory() -> int | None:
-    """Bytes that the device can still give; None if it does not tell."""
-    stats = jax.local_devices()[0].memory_stats()
+def available_memory(placement: Placement) -> int | None:
+    """Bytes that a device of this process can still give; None if it does not tell."""
+    device = next(device for device in placement.devices if device.process_index == jax.process_index())
+    stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
     try:

@@ -7,24 +7,25 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import chex
 import jax
 import numpy as np
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from shoal.algorithm import Algorithm, Hypers
 from shoal.folder.layout import objective_of
 from shoal.hashing import key_of
-from shoal.run import hosts, memory, sharding, sweep
+from shoal.run import hosts, memory, sweep
+from shoal.run.placement import Placement
 from shoal.run.state import RunState, first_state, train_chunk
 
 if TYPE_CHECKING:
     from shoal.evolve.rules import Rules
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """A validated training: what to run and where."""
 
@@ -34,6 +35,7 @@ class Plan:
     folder: Path
     updates_per_chunk: int
     chunks: int
+    placement: Placement
     rules: Rules | None = None  # of evolution
     rounds_per_chunk: int = 1
 
@@ -46,7 +48,7 @@ class Plan:
     @property
     def width(self) -> int:
         """The batch on the devices: a few runs more where they do not divide evenly, dropped from all results."""
-        return sharding.padded(self.batch_size)
+        return self.placement.padded(self.batch_size)
 
     @property
     def batches(self) -> int:
@@ -86,13 +88,22 @@ class Plan:
         return np.arange(batch * self.batch_size, min((batch + 1) * self.batch_size, len(self.runs)))
 
 
+def changed(settings: DictConfig, **values: Any) -> DictConfig:
+    """A copy of some settings with other values, ``{"evaluation.objective": "win_rate"}``."""
+    settings = settings.copy()
+    for name, value in values.items():
+        OmegaConf.update(settings, name, value)
+    return settings
+
+
 def fitting(plan: Plan) -> int:
     """``runs_per_batch=auto``: how many runs to train at once, said where it is not all of them."""
-    need, available, count = one_run(plan), hosts.least(memory.available_memory()), len(plan.runs)
-    size = memory.fit(count, available, need.of)
+    need, placement, count = one_run(plan), plan.placement, len(plan.runs)
+    available = hosts.least(memory.available_memory(placement))
+    size = memory.fit(count, available, lambda runs: need.of(runs, placement), placement)
     if size < count and hosts.leads():
         batches = math.ceil(count / size)
-        print(f"runs_per_batch={size}: {batches} batches, as {need.text(count, available)}", file=sys.stderr)
+        print(f"runs_per_batch={size}: {batches} batches, as {need.text(count, placement, available)}", file=sys.stderr)
     return size
 
 

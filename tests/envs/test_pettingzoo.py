@@ -29,7 +29,6 @@ from shoal.envs.host import pool
 from shoal.envs.wrappers import AutoReset
 from shoal.errors import UserError
 from shoal.hashing import hashed, split
-from shoal.run import sharding
 from tests.conftest import ROOT
 from tests.envs.zoo import CUT, ENDS, LOOKS, Zoo
 
@@ -41,7 +40,6 @@ RUNS, ENVS, STEPS = 2, 3, 12
 def _no_pool_is_left():
     yield
     pool.close_all()
-    sharding.choose()
 
 
 def seed_of(key) -> int:

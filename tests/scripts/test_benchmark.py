@@ -131,7 +131,7 @@ def test_benchmarls_settings_arrive():
 def test_more_runs_than_fit_are_trained_in_batches(monkeypatch, tmp_path):
     words = ["algorithms=[ippo]", "tasks=[matrix/climbing]", "seeds=8", *TINY[1:], *PPO, f"dir={tmp_path}"]
     (plenty,) = planned(*words)
-    monkeypatch.setattr("shoal.benchmark.plan.available_memory", lambda: int(0.5 * plenty.memory))
+    monkeypatch.setattr("shoal.benchmark.plan.available_memory", lambda _: int(0.5 * plenty.memory))
     (scarce,) = planned(*words)
     assert plenty.batches == 1 < scarce.batches
     assert scarce.memory < plenty.memory

@@ -24,6 +24,7 @@ from shoal.folder.records import Records
 from shoal.rl.metrics import EPISODES, chosen_objective
 from shoal.run import sweep
 from shoal.run.evaluate import absolute_metric, evaluate
+from shoal.run.placement import place
 from shoal.run.plan import Plan
 from shoal.run.progress import Display
 from shoal.run.state import first_state, train_chunk
@@ -173,7 +174,7 @@ def test_the_objective_selects(objective):
         run = jax.vmap(lambda k, h: first_state(rules.algorithm, k, h))(keys, hypers)
         state = jax.vmap(lambda r, k, h: generations.start(r, k, h, rules))(run, keys, hypers)
         train = partial(train_chunk, rules.algorithm, updates=1, episodes=4, greedy=True, objective=objective)
-        return generations.train_rounds(state, train, rules, 2, 2, objective)[1]
+        return generations.train_rounds(state, train, rules, 2, 2, place(), objective)[1]
 
     told = jax.device_get(evolved(keys, hypers))
     np.testing.assert_allclose(told.fitness, told.episodes[objective].mean(axis=-1), rtol=1e-6)
@@ -215,7 +216,9 @@ def test_the_absolute_metric_is_of_the_best_policies_and_played_once(tmp_path):
     """Two runs whose best policies play 3 and 5, whatever their last ones play."""
     settings = OmegaConf.create({"runs_per_batch": None, "evaluation": {"episodes": 4, "greedy": True}})
     algorithm = dataclasses.replace(stub(), env=TimeLimit(Told()))
-    plan = Plan(algorithm, sweep.expand(Hypers(), {}, 2), settings, tmp_path, updates_per_chunk=7, chunks=3)
+    plan = Plan(
+        algorithm, sweep.expand(Hypers(), {}, 2), settings, tmp_path, updates_per_chunk=7, chunks=3, placement=place()
+    )
     keys = jax.random.split(jax.random.PRNGKey(0), 2)
     state = jax.vmap(lambda key: first_state(algorithm, key, Hypers()))(keys)
     state = state.replace(best_policy={"params": jnp.array([3.0, 5.0])})

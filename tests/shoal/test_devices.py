@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
+import shoal
 from shoal import envs
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.baselines.qmix import qmix_rnn_mpe as qmix
@@ -26,8 +27,9 @@ from shoal.config.settings import Distributed
 from shoal.errors import UserError
 from shoal.folder import checkpoint
 from shoal.nn.models import Model
-from shoal.run import compile, hosts, loop, memory, sharding, sweep
+from shoal.run import compile, hosts, loop, memory, sweep
 from shoal.run.compile import compile_programs
+from shoal.run.placement import check_devices, place
 from shoal.run.plan import Plan, one_run
 from shoal.run.progress import Display
 from shoal.run.signals import GO_ON
@@ -157,7 +159,7 @@ def test_a_scheduler_can_start_the_same_command_again(train, monkeypatch, tmp_pa
     assert len(metrics(folder)) == 4 * RUNS
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "resume=auto"])
     with pytest.raises(SystemExit):
-        ippo.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+        shoal.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
     assert "resume=auto: needs run.dir=<folder>" in capsys.readouterr().err
 
 
@@ -179,32 +181,29 @@ def small_plan(tmp_path):
         algorithm = module.make(module.Config(**sizes), envs.make("matrix/climbing"))
         evaluation = {"episodes": 2, "greedy": True}
         settings = {"evaluation": evaluation, "runs_per_batch": None, "algo": {"num_envs": 4}, "prng": "hash"}
-        sharding.choose(devices, 4)
         runs = sweep.expand(module.Hypers(), {}, runs)
-        return Plan(algorithm, runs, OmegaConf.create(settings), tmp_path, 2, 2)
+        return Plan(algorithm, runs, OmegaConf.create(settings), tmp_path, 2, 2, place(devices, 4))
 
-    yield make
-    sharding.choose()
+    return make
 
 
 @pytest.mark.skipif(jax.local_device_count() < 2, reason="one core")
 def test_shared_environments_lie_on_all_devices_and_gradients_are_added_up(small_plan):
     plan = small_plan(1, 2)
-    assert dict(sharding.run_mesh(1).shape) == {"runs": 1, "envs": 2}
+    assert dict(plan.placement.mesh(1).shape) == {"runs": 1, "envs": 2}
     programs = compile_programs(plan, Display(1, 1, shown=False))
-    state = programs.start(*sharding.put(plan.runs.select(np.zeros(1, int)), 1))
+    state = programs.start(*plan.placement.put(plan.runs.select(np.zeros(1, int)), 1))
     assert len(state.train.timestep.obs.sharding.device_set) == 2
     assert {shard.data.shape[1] for shard in state.train.timestep.obs.addressable_shards} == {2}
     assert state.train.params["actor"]["head"]["kernel"].is_fully_replicated
     assert "all-reduce" in programs.chunk.as_text()
-    sharding.choose("all", 4)
-    assert sharding.run_mesh(1).size == 1  # cores share environments only when asked to
+    assert place("all", 4).mesh(1).size == 1  # cores share environments only when asked to
 
 
 def test_a_chunk_never_waits_for_the_host_and_its_state_is_donated(small_plan):
     plan = small_plan(2)
     programs = compile_programs(plan, Display(1, 1, shown=False))
-    keys, hypers = sharding.put(plan.runs.select(np.arange(2)), 2)
+    keys, hypers = plan.placement.put(plan.runs.select(np.arange(2)), 2)
     state = programs.start(keys, hypers)
     with jax.transfer_guard("disallow"):
         with pytest.raises(Exception, match="transfer"):
@@ -215,13 +214,13 @@ def test_a_chunk_never_waits_for_the_host_and_its_state_is_donated(small_plan):
     assert not re.search(r"outfeed|infeed|callback|send\(|recv\(", text)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(after))
-    aliased = programs.chunk.memory_analysis().alias_size_in_bytes * sharding.run_mesh(2).size
+    aliased = programs.chunk.memory_analysis().alias_size_in_bytes * plan.placement.mesh(2).size
     assert aliased >= size
 
 
 def test_more_devices_than_there_are_is_said():
     with pytest.raises(UserError, match=r"devices=999: there (is|are) \d+ \(cpu\)"):
-        sharding.choose(999)
+        check_devices(999)
 
 
 def test_a_plan_of_memory_counts_every_part(small_plan):
@@ -232,9 +231,10 @@ def test_a_plan_of_memory_counts_every_part(small_plan):
     count = sum(leaf.size for leaf in jax.tree.leaves(state.train.params))
     assert need.optimiser == 8 * count + 4 and need.replay == 0  # Adam's two moments and its counter
     assert need.rollout > 8 * 4 * 2 * 4  # at least the observations of all agents
-    assert need.of(3) == 3 * need.state + need.rollout  # on a core one run after the other
-    replays = one_run(small_plan(1, 1, module=qmix, buffer_size=4000, batch_size=4))
-    assert replays.replay > 4000 * 2 * 4 and "replay" in replays.text(1, None)
+    assert need.of(3, plan.placement) == 3 * need.state + need.rollout  # on a core one run after the other
+    plan = small_plan(1, 1, module=qmix, buffer_size=4000, batch_size=4)
+    replays = one_run(plan)
+    assert replays.replay > 4000 * 2 * 4 and "replay" in replays.text(1, plan.placement, None)
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,7 @@ def test_a_plan_of_memory_counts_every_part(small_plan):
     [(10, None, 10), (10, 125, 10), (10, 100, 5), (10, 60, 4), (10, 5, 1), (7, 62, 4)],
 )
 def test_as_few_batches_as_fit_of_about_equal_size(runs, available, batch):
-    sharding.choose(1)
-    assert memory.fit(runs, available, lambda n: 10 * n) == batch
-    sharding.choose()
+    assert memory.fit(runs, available, lambda n: 10 * n, place(1)) == batch
 
 
 def test_runs_per_batch_auto_fits_the_memory(train, monkeypatch, capsys, tmp_path):
@@ -257,7 +255,7 @@ def test_runs_per_batch_auto_fits_the_memory(train, monkeypatch, capsys, tmp_pat
     )
     assert not re.search(r"^runs_per_batch=", said, re.MULTILINE)
     words = [*wide, "devices=1"]
-    monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(memory, "available_memory", lambda _: 2**20)
     tight = train(*words, small=False, folder=tmp_path / "tight")
     said = capsys.readouterr().err
     chosen = int(re.search(r"^runs_per_batch=(\d+): \d batches, as memory for 9 runs", said, re.MULTILINE)[1])

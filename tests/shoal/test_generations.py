@@ -39,6 +39,7 @@ from shoal.report.lineage import returns_of
 from shoal.report.read import read
 from shoal.rl.metrics import Table
 from shoal.run.memory import check_memory
+from shoal.run.placement import place
 from shoal.run.plan import Plan
 from shoal.run.state import RunState, all_finite, first_state, train_chunk
 from shoal.training import make_plan
@@ -263,7 +264,7 @@ def toy(scheme, scripts, population=4):
     def program(keys, scripts):
         number = jnp.arange(runs + 2, dtype=jnp.float32)
         state = jax.vmap(start)(keys, jnp.concatenate([scripts, scripts[:2]]), number)
-        return generations.train_rounds(state, toy_round, rules, runs, rounds)
+        return generations.train_rounds(state, toy_round, rules, runs, rounds, place())
 
     keys = jax.random.split(jax.random.PRNGKey(5), runs + 2)
     return jax.device_get(program(keys, jnp.float32(scripts)))
@@ -379,7 +380,7 @@ def test_every_file_evolves(module):
     @jax.jit
     def program(keys, hypers):
         before = start(keys, hypers)
-        return before, *generations.train_rounds(before, one, rules, 4, 3)
+        return before, *generations.train_rounds(before, one, rules, 4, 3, place())
 
     before, after, told = jax.device_get(program(keys, jax.tree.map(jnp.asarray, hypers)))
     assert shapes(after) == shapes(before)
@@ -402,7 +403,9 @@ def test_what_a_clone_copies(module):
         plan = plan_of(module, f"evolve={scheme}")
         start, one, (keys, hypers) = started(plan)
         state = jax.eval_shape(start, keys, hypers)
-        after, told = jax.eval_shape(lambda s, f=one, r=plan.rules: generations.train_rounds(s, f, r, 4, 2), state)
+        after, told = jax.eval_shape(
+            lambda s, f=one, r=plan.rules: generations.train_rounds(s, f, r, 4, 2, place()), state
+        )
         assert shapes(after) == shapes(state)
         assert told.fitness.shape == (2, 4)
         learnt = generations.inherited(state.train, plan.rules)
@@ -439,7 +442,7 @@ def test_selections_every_second_round():
 
     @jax.jit
     def program(keys, hypers):
-        return generations.train_rounds(start(keys, hypers), one, plan.rules, 4, 5)[1]
+        return generations.train_rounds(start(keys, hypers), one, plan.rules, 4, 5, place())[1]
 
     told = program(keys, jax.tree.map(jnp.asarray, hypers))
     assert (told.kind[0] == Kind.START).all() and (told.kind[jnp.array([1, 3])] == Kind.KEPT).all()
@@ -481,7 +484,7 @@ def test_replay_of_a_lost_member_does_not_poison_its_heir(diverged):
     @jax.jit
     def program(keys, hypers):
         before = poisoned(start(keys, jax.tree.map(jnp.asarray, hypers)))
-        after, told = generations.train_rounds(before, one, rules, 2, 2)
+        after, told = generations.train_rounds(before, one, rules, 2, 2, place())
         return before.train.key, after, told
 
     first_keys, after, told = program(keys, hypers)
@@ -508,7 +511,7 @@ def test_a_population_that_has_diverged_learns_again():
     first = jax.jit(start)(keys, jax.tree.map(jnp.asarray, hypers))
     before = first.train
     train = before.replace(buffer=jax.tree.map(bad, before.buffer), timestep=jax.tree.map(bad, before.timestep))
-    a_round = jax.jit(lambda state: generations.train_rounds(state, one, plan.rules, 2, 1))
+    a_round = jax.jit(lambda state: generations.train_rounds(state, one, plan.rules, 2, 1, place()))
     diverged, told = a_round(first.replace(run=first.run.replace(train=train)))
     assert told.diverged.all()
     for name in plan.algorithm.learnt(before):

@@ -27,9 +27,10 @@ from shoal.folder import checkpoint, policies
 from shoal.hashing import split
 from shoal.nn.models import Model
 from shoal.report import statistics
-from shoal.run import loop, memory, sharding
+from shoal.run import loop, memory
 from shoal.run.compile import memory_of
 from shoal.run.evaluate import evaluate
+from shoal.run.placement import place
 from shoal.run.progress import Display
 from shoal.run.resume import refuse_taken
 from shoal.run.signals import GO_ON
@@ -251,7 +252,7 @@ def test_200_runs_start_and_end(train):
 
 def test_too_little_memory_is_said_before_anything_runs(train, monkeypatch, capsys):
     for available, advice in ((5_000, "algo.num_envs"), (10_000, "runs_per_batch=1 ")):
-        monkeypatch.setattr(memory, "available_memory", lambda: available)  # noqa: B023
+        monkeypatch.setattr(memory, "available_memory", lambda _: available)  # noqa: B023
         with pytest.raises(SystemExit):
             train()
         assert advice in capsys.readouterr().err.strip().splitlines()[-1]
@@ -261,9 +262,10 @@ def test_the_memory_of_all_devices_counts():
     """A program over all cores is described by what one of them needs."""
     size = 10_000
     runs = 2 * len(jax.devices())
-    double = sharding.over_runs(lambda x: x * 2, runs)
+    placement = place()
+    double = placement.over_runs(lambda x: x * 2, runs)
     program = jax.jit(double).lower(jax.ShapeDtypeStruct((runs, size), "float32")).compile()
-    assert memory_of(program, runs) >= 2 * runs * size * 4  # in and out
+    assert memory_of(program, placement.holders(runs)) >= 2 * runs * size * 4  # in and out
 
 
 def test_loading_executes_no_code(train, tmp_path):

@@ -21,7 +21,8 @@ import pytest
 from shoal.errors import Fault, UserError
 from shoal.folder import checkpoint, lock, reading, writing
 from shoal.folder.records import Begun, Records
-from shoal.run import progress, sharding, signals
+from shoal.run import progress, signals
+from shoal.run.placement import place
 from shoal.run.resume import refuse_taken
 from shoal.run.signals import Stop
 from tests.conftest import SCRIPT, SMALL
@@ -126,7 +127,7 @@ def state_of(runs: int) -> dict:
         "alive": jnp.arange(runs) % 2 == 0,
         "empty": jnp.zeros((runs, 0), jnp.int8),
     }
-    return sharding.put(state, runs)
+    return place().put(state, runs)
 
 
 @pytest.mark.parametrize("name", ODD)
