@@ -1,7 +1,8 @@
 """A training's folder, opened again: its records as tables, its configuration, and the policies that it left behind.
 
     runs = shoal.load("runs/mine")
-    runs.metrics.groupby("env_steps")["evaluation/episode_return"].mean().plot()
+    living = runs.metrics[~runs.metrics.run.isin(runs.lost)]  # without those that diverged
+    living.groupby("env_steps")["evaluation/episode_return"].mean().plot(title=f"{len(runs.lost)} runs lost")
     policy = runs.policy("best")
 
 Policies need the algorithm, and make it when they are first asked for. Until then JAX is not imported.

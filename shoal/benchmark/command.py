@@ -30,7 +30,7 @@ from shoal.benchmark.plan import Planned, duration, plan_cell, plan_table, remai
 from shoal.benchmark.train import Outcome, Tick, train_cell
 from shoal.config.words import fail
 from shoal.errors import UserError
-from shoal.run.progress import human, show_table
+from shoal.run.progress import show_table
 from shoal.run.signals import Stop
 
 
@@ -77,8 +77,7 @@ def train_all(settings: benchmark.Benchmark, planned: list[Planned]) -> dict[str
             task = bar.add_task(name, total=one.steps, told="compiling", left=f"{duration(left)} left in all")
 
             def watch(tick: Tick, task=task) -> None:
-                told = f"{human(tick.steps)} steps, return {tick.episode_return:.2f}"
-                bar.update(task, completed=tick.steps, told=told)
+                bar.update(task, completed=tick.steps, told=tick.text)
 
             outcome = train_cell(one, watch, stop)
             bar.remove_task(task)

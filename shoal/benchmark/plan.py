@@ -19,7 +19,7 @@ from shoal.benchmark.settings import name_of
 from shoal.config.settings import complete, saved_settings
 from shoal.errors import UserError
 from shoal.folder import checkpoint
-from shoal.folder.layout import CONFIG, PROVENANCE
+from shoal.folder.layout import CONFIG, PROVENANCE, RETURN
 from shoal.folder.tables import Entry, read_evaluations
 from shoal.run import cost
 from shoal.run.compile import in_precision
@@ -47,6 +47,7 @@ class Planned(NamedTuple):
     done: float = 0.0  # share that is trained already
     seconds: float = 0.0  # estimated: all of it
     memory: float = 0.0  # estimated bytes
+    objective: str = RETURN  # the metric that ranks its runs
 
 
 def plan_cell(cell: Cell) -> Planned:
@@ -71,7 +72,8 @@ def plan_cell(cell: Cell) -> Planned:
         made = dataclasses.replace(made, settings=changed(made.settings, runs_per_batch=fit))
         cell = cell._replace(words=(*cell.words, f"runs_per_batch={fit}"))
         seconds, memory = estimate(made)
-    return Planned(cell, state, "", len(made.runs), made.batches, steps, done, seconds, memory)
+    sizes = (len(made.runs), made.batches, steps, done, seconds, memory)
+    return Planned(cell, state, "", *sizes, made.objective)
 
 
 def _done(cell: Cell, made: Plan, module: ModuleType) -> float:

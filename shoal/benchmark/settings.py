@@ -159,8 +159,6 @@ def save(benchmark: Benchmark, words: Sequence[str]) -> None:
     text = OmegaConf.to_yaml(OmegaConf.create(tree))
     if words:
         text = f"# with {' '.join(words)}\n{text}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writing.write(folder / RECIPE, text)
-    except OSError as error:
-        raise UserError(f"dir={folder}: cannot be written ({error.strerror})") from error
+    with writing.faults(f"dir={folder}"):
+        folder.mkdir(parents=True, exist_ok=True)  # which may be a symbolic link
+    writing.write(folder / RECIPE, text)

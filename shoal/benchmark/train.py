@@ -19,9 +19,10 @@ import numpy as np
 from shoal.benchmark.cells import Cell, last_line
 from shoal.benchmark.plan import Planned, ended, evaluations
 from shoal.folder import reading, writing
-from shoal.folder.layout import CONFIG, ENV_STEPS, EVALUATION, RETURN, objective_of, short_name
-from shoal.folder.tables import diverged_runs, last_row, means_of
+from shoal.folder.layout import CONFIG, DIVERGED, ENV_STEPS, EVALUATION, RETURN, objective_of, short_name
+from shoal.folder.tables import diverged_runs, left_out, means_of, nan_runs, newest_rows, recorded_objective
 from shoal.report.statistics import bootstrap, iqm
+from shoal.run.progress import human
 from shoal.run.signals import GO_ON, PARENT
 
 LOG, STATUS, LOCK = "log.txt", "status.json", ".lock"
@@ -42,36 +43,40 @@ class Tick(NamedTuple):
     """How far a training is: what its folder shows."""
 
     steps: int  # of a run
-    episode_return: float  # the last one, of its newest run
+    objective: str  # the metric that is shown
+    value: float  # its mean over the runs that live, in the newest evaluation; NaN if none does
+    diverged: int  # runs left out
+    nan: int  # runs left out as well: their evaluation is no number
+
+    @property
+    def text(self) -> str:
+        score = f"{short_name(self.objective)} {self.value:.2f}" if np.isfinite(self.value) else "no score"
+        return ", ".join(filter(None, (f"{human(self.steps)} steps", score, left_out(self.diverged, self.nan))))
 
 
-def look(folder: Path) -> Tick | None:
-    """The last whole row of a training's ``metrics.csv``; None before the first."""
-    row = last_row(folder) or {}
+def look(folder: Path, objective: str) -> Tick | None:
+    """What the newest rows of a training's ``metrics.csv`` say of the objective; None before the first."""
+    rows = newest_rows(folder)
     try:
-        return Tick(int(row[ENV_STEPS]), float(row[EVALUATION + RETURN] or "nan"))
-    except (KeyError, ValueError):
+        name = objective if EVALUATION + objective in rows[0] else RETURN
+        living = np.array([float(row[EVALUATION + name] or "nan") for row in rows if row[DIVERGED] != "1"])
+        finite = living[np.isfinite(living)]
+        mean = float(finite.mean()) if len(finite) else np.nan
+        return Tick(int(rows[0][ENV_STEPS]), name, mean, len(rows) - len(living), len(living) - len(finite))
+    except (IndexError, KeyError, ValueError):
         return None
 
 
 def train_cell(one: Planned, watch: Callable[[Tick], None] | None = None, stop: Any = None) -> Outcome:
     """Train a cell to its end, from wherever its folder stands, in a process of its own."""
-    cell = one.cell
-    cell.folder.mkdir(parents=True, exist_ok=True)
+    folder = writing.make_folder(one.cell.folder)
     begin = time.perf_counter()
-    with (cell.folder / LOCK).open("w") as lock:
-        _wait_for(lock, cell)
-        begun = (cell.folder / CONFIG).exists()
-        # A training that was killed before its first checkpoint starts again from the beginning of the same folder.
-        place = [f"resume={cell.folder}"] if begun else [f"run.dir={cell.folder}"]
-        again = ("total_steps", "logger", "callbacks", "imports", "env")  # code is named again (docs/guide.md)
-        free = [w for w in cell.words if w.split("=")[0] in again] if begun else list(cell.words)
-        target = [cell.algorithm] if cell.algorithm.endswith(".py") else ["-m", "shoal", cell.algorithm]
-        command = [sys.executable, *target, *free, *place]
-        with (cell.folder / LOG).open("a") as log:
+    with os.fdopen(writing.opened(folder / LOCK, os.O_RDWR), "r+") as lock:
+        _wait_for(lock, one.cell)
+        with os.fdopen(writing.opened(folder / LOG, os.O_WRONLY | os.O_APPEND), "a") as log:
             # The lock goes along: whoever comes next waits until the training has ended, not only this process.
             process = subprocess.Popen(
-                command,
+                _command(one.cell),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -84,23 +89,35 @@ def train_cell(one: Planned, watch: Callable[[Tick], None] | None = None, stop: 
                 if stop is not None and stop.asked and not told:
                     process.send_signal(signal.SIGTERM)
                     told = True
-                tick = look(cell.folder)
+                tick = look(folder, one.objective)
                 if tick is not None and watch is not None:
                     watch(tick)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL)
     seconds = time.perf_counter() - begin
     if process.returncode not in (0, GO_ON):
-        return Outcome("failed", seconds, _why(process.returncode, cell.folder / LOG))
-    return Outcome("finished" if ended(cell.folder, one.steps, one.batches) else "stopped", seconds)
+        return Outcome("failed", seconds, _why(process.returncode, folder / LOG))
+    return Outcome("finished" if ended(folder, one.steps, one.batches) else "stopped", seconds)
+
+
+def _command(cell: Cell) -> list[str]:
+    """What trains a cell, or goes on with it."""
+    begun = (cell.folder / CONFIG).exists()
+    # A training that was killed before its first checkpoint starts again from the beginning of the same folder.
+    place = [f"resume={cell.folder}"] if begun else [f"run.dir={cell.folder}"]
+    again = ("total_steps", "logger", "callbacks", "imports", "env")  # code is named again (docs/guide.md)
+    free = [w for w in cell.words if w.split("=")[0] in again] if begun else list(cell.words)
+    target = [cell.algorithm] if cell.algorithm.endswith(".py") else ["-m", "shoal", cell.algorithm]
+    return [sys.executable, *target, *free, *place]
 
 
 def _wait_for(lock: Any, cell: Cell) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"{cell.label}: another process is training it; waiting for that one to end", file=sys.stderr)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with writing.faults(cell.folder / LOCK, "locked"):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{cell.label}: another process is training it; waiting for that one to end", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _why(code: int, log: Path) -> str:
@@ -120,6 +137,7 @@ class Reached(NamedTuple):
     low: float
     high: float
     diverged: int  # runs left out
+    nan: int  # runs left out as well: an evaluation of theirs is no number
 
     @property
     def text(self) -> str:
@@ -128,30 +146,34 @@ class Reached(NamedTuple):
             if np.isfinite(self.iqm)
             else "no score"
         )
-        return figures + (f", {self.diverged} diverged" if self.diverged else "")
+        return ", ".join(filter(None, (figures, left_out(self.diverged, self.nan))))
 
 
 def reached(folder: Path) -> Reached | None:
-    """What a training has come to; None if it has not been evaluated."""
-    objective, lost = objective_of(reading.settings(folder / CONFIG)), diverged_runs(folder)
+    """What a training has come to, by its objective or else the return; None if it has not been evaluated."""
+    entries = evaluations(folder)
+    if all("absolute" in entry for entry in entries):
+        return None
+    objective = recorded_objective(objective_of(reading.settings(folder / CONFIG)), entries)
     last: dict[int, float] = {}
-    for entry in evaluations(folder):
+    for entry in entries:
         if "absolute" not in entry:
             last |= dict(zip(entry["runs"], means_of(entry, objective), strict=True))
-    values = np.array([value for run, value in last.items() if np.isfinite(value) and run not in lost])
-    if not last:
-        return None
+    diverged = diverged_runs(folder)
+    broken = nan_runs(entries, objective) - diverged
+    values = np.array([value for run, value in last.items() if run not in diverged | broken])
     middle, low, high = (iqm(values), *bootstrap(values)) if len(values) else (np.nan,) * 3
-    return Reached(objective, float(middle), float(low), float(high), len(lost))
+    return Reached(objective, float(middle), float(low), float(high), len(diverged), len(broken))
 
 
 def note(folder: Path, cell: Cell, outcome: Outcome) -> None:
     """Add what became of a cell to ``status.json``."""
-    path = folder / STATUS
-    with (folder / f"{STATUS}{LOCK}").open("w") as lock:  # launchers write side by side
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    place = folder / f"{STATUS}{LOCK}"
+    with os.fdopen(writing.opened(place, os.O_RDWR), "r+") as lock:  # launchers write side by side
+        with writing.faults(place, "locked"):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         known = {label: past._asdict() for label, past in status(folder).items()}
-        writing.write(path, json.dumps(known | {cell.label: outcome._asdict()}, indent=2) + "\n")
+        writing.write(folder / STATUS, json.dumps(known | {cell.label: outcome._asdict()}, indent=2) + "\n")
 
 
 def status(folder: Path) -> dict[str, Outcome]:

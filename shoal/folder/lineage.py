@@ -60,6 +60,17 @@ def ancestry(table: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     return pd.DataFrame(line[::-1])
 
 
+def lost_populations(entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN) -> set[int]:
+    """The populations of which nobody was left at an evaluation."""
+    lost: set[int] = set()
+    for entry in entries:
+        if "absolute" not in entry:
+            living = np.isfinite(means_of(entry, objective)) & ~np.isin(entry["runs"], entry.get("diverged", []))
+            population = np.asarray(entry["runs"]) // members
+            lost |= {*population.tolist()} - {*population[living].tolist()}
+    return lost
+
+
 def best_of_populations(
     entries: Sequence[dict[str, Any]], members: int, objective: str = RETURN
 ) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ not imported. ``shoal.load`` (``shoal.loaded``) adds the algorithm and its polic
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +33,15 @@ from shoal.folder.layout import (
     objective_of,
     swept_names,
 )
-from shoal.folder.tables import diverged_runs, metrics_table, read_evaluations
+from shoal.folder.tables import (
+    Entry,
+    diverged_runs,
+    means_of,
+    metrics_table,
+    nan_runs,
+    read_evaluations,
+    recorded_objective,
+)
 
 
 @dataclass(frozen=True)
@@ -142,16 +151,32 @@ class Recorded:
         return found.entries
 
     @cached_property
+    def lost(self) -> list[int]:
+        """The runs that belong in no mean: they diverged, or an evaluation of theirs is no number (NaN)."""
+        return sorted(diverged_runs(self.folder) | self._broken(self._entries))
+
+    def _broken(self, entries: Sequence[Entry]) -> set[int]:
+        """The runs with a NaN in an evaluation. A slot of a population is none: who died there has been replaced."""
+        return nan_runs(entries, recorded_objective(self.objective, entries)) if self.members == 1 else set()
+
+    @cached_property
     def best(self) -> int:
-        """The run with the highest objective in its absolute metric, or in its last evaluation; a diverged one last."""
-        last: dict[int, float] = {}
-        for entry in self._entries:
-            values = entry["metrics"][self.objective]
-            last |= {run: float(np.nanmean(v)) for run, v in zip(entry["runs"], values, strict=True)}
-        if not last:
+        """The run with the highest objective in its absolute metric, or in its last evaluation.
+
+        Runs that diverged come last, and before them those with a NaN in an evaluation.
+        """
+        entries = self._entries
+        if not entries:
             raise UserError(f"{self.folder}: no evaluation there yet")
-        lost = diverged_runs(self.folder)
-        return max(last, key=lambda run: (run not in lost, np.isfinite(last[run]), last[run]))
+        objective = recorded_objective(self.objective, entries)
+        if objective != self.objective:
+            line = f"{self.folder}: evaluation.objective={self.objective} is no metric of its evaluations"
+            print(f"warning: {line}; the best run is that of {objective}", file=sys.stderr)
+        last: dict[int, float] = {}
+        for entry in entries:
+            last |= dict(zip(entry["runs"], means_of(entry, objective).tolist(), strict=True))
+        diverged, broken = diverged_runs(self.folder), self._broken(entries)
+        return max(last, key=lambda run: (run not in diverged, run not in broken, np.isfinite(last[run]), last[run]))
 
     def number(self, run: int | str) -> int:
         """The number of a run, which may be called ``"best"``."""

@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import socket
-import stat
 import sys
 import threading
 import time
@@ -30,7 +29,6 @@ from shoal.folder import writing
 NAME = ".writer"
 BEAT, WATCH = 10.0, 35.0  # seconds
 BUSY = (errno.EAGAIN, errno.EACCES)
-FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @contextmanager
@@ -44,12 +42,9 @@ def held(folder: Path, leads: bool = True) -> Iterator[None]:
         return
     writing.make_folder(folder)
     path, done = folder / NAME, threading.Event()
-    with writing.faults(path):
-        descriptor = os.open(path, FLAGS, 0o666)
+    descriptor = writing.opened(path, os.O_RDWR)
     try:
         with writing.faults(path):
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
             _take(descriptor, folder)
         beat = threading.Thread(target=_beat, args=(descriptor, done), daemon=True)
         beat.start()

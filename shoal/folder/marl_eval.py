@@ -127,12 +127,19 @@ def _theirs(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {their_name(name): values for name, values in metrics.items()}
 
 
-def write_evaluations(path: Path, entries: Sequence[Entry], runs: Runs, env: str, algorithm: str) -> None:
-    """Write the evaluations of a training; each point of a sweep is an algorithm."""
+def write_evaluations(
+    path: Path, entries: Sequence[Entry], runs: Runs, env: str, algorithm: str, lost: np.ndarray
+) -> None:
+    """Write the evaluations of a training; each point of a sweep is an algorithm.
+
+    The layout has no place for a mark, so that runs which are ``lost [R]`` are left out.
+    """
     evaluations: dict[int, list[tuple[int, dict[str, Any]]]] = {}
     absolute: dict[int, dict[str, Any]] = {}
     for entry in entries:
         for position, run in enumerate(entry["runs"]):
+            if lost[run]:
+                continue
             metrics = {name: values[position] for name, values in entry["metrics"].items()}
             known = evaluations.setdefault(run, [])
             if "absolute" in entry:

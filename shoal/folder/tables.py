@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDING = "\n"
-TAIL = 4096  # bytes that hold the last row of a table
+TAIL = 2**20  # bytes at the end of a table in which its newest rows are looked for
 
 # A line of evaluations.jsonl: "batch", "env_steps", "runs" [R], "metrics" {name: [R][episodes]}; "diverged", the runs
 # of an evolution that had diverged then; "absolute" if it is the last evaluation, with the best parameters.
@@ -79,6 +79,26 @@ def means_of(entry: Entry, metric: str) -> np.ndarray:
     return np.asarray(entry["metrics"][metric], np.float64).mean(axis=-1)
 
 
+def recorded_objective(objective: str, entries: Sequence[Entry]) -> str:
+    """``objective`` if all evaluations have it, else the mean return, which none lacks."""
+    return objective if all(objective in entry["metrics"] for entry in entries) else RETURN
+
+
+def nan_runs(entries: Sequence[Entry], objective: str) -> set[int]:
+    """The runs with an episode whose return or ``objective`` is no finite number, in any evaluation."""
+    found: set[int] = set()
+    for entry in entries:
+        for name in {objective, RETURN}:
+            finite = np.isfinite(np.asarray(entry["metrics"][name], float)).all(axis=-1)
+            found |= {run for run, whole in zip(entry["runs"], finite, strict=True) if not whole}
+    return found
+
+
+def left_out(diverged: int, nan: int, of: str = "") -> str:
+    """How many runs are in no mean, in words: ``1 diverged, 2 NaN``; empty if there are none."""
+    return ", ".join(f"{count}{of} {word}" for count, word in ((diverged, "diverged"), (nan, "NaN")) if count)
+
+
 def metric_rows(folder: Path) -> Iterator[dict[str, str]]:
     """The rows of ``metrics.csv`` as text, as far as they can be read."""
     with contextlib.suppress(OSError, ValueError, csv.Error):
@@ -106,18 +126,24 @@ def swept_of_runs(folder: Path, names: Sequence[str]) -> dict[int, dict[str, flo
     return points
 
 
-def last_row(folder: Path) -> dict[str, str] | None:
-    """The last whole row of ``metrics.csv``, found without reading the whole file; None if there is none."""
-    try:
+def newest_rows(folder: Path) -> list[dict[str, str]]:
+    """The last rows of ``metrics.csv``, of one environment step, as text; found without reading the whole file.
+
+    Half a line at the end is passed over. Of more runs than :data:`TAIL` has room for there are the last ones.
+    """
+    rows: list[dict[str, str]] = []
+    with contextlib.suppress(OSError, KeyError, ValueError):
         with reading.opened(folder / METRICS, reading.RECORDS) as file:
             header = file.readline().decode().rstrip(ENDING).split(",")
             start = file.tell()
-            file.seek(0, os.SEEK_END)
-            file.seek(max(start, file.tell() - TAIL))
-            rows = file.read().decode().rpartition(ENDING)[0].splitlines()
-        return dict(zip(header, rows[-1].split(","), strict=True))
-    except (OSError, IndexError, ValueError):
-        return None
+            file.seek(max(start, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().decode().rpartition(ENDING)[0].splitlines()
+        for line in reversed(lines):
+            row = dict(zip(header, line.split(","), strict=True))
+            if rows and row[ENV_STEPS] != rows[0][ENV_STEPS]:
+                break
+            rows.append(row)
+    return rows
 
 
 def metrics_table(folder: Path, swept: Sequence[str]) -> pd.DataFrame:

@@ -58,15 +58,25 @@ def write(path: str | Path, content: str | bytes) -> None:
             raise
 
 
+def opened(path: str | Path, flags: int) -> int:
+    """The descriptor of a regular file, opened by ``flags`` (``os.O_RDWR``) and made if it is not there.
+
+    A symbolic link is not followed.
+    """
+    with faults(path):
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # a FIFO must not block
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor
+
+
 def append(path: str | Path, text: str) -> None:
     """Add ``text`` to a regular file, all of it or nothing; on the disk when this returns."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO must not block
+    descriptor = opened(path, os.O_WRONLY | os.O_APPEND)
     with faults(path):
-        descriptor = os.open(path, flags, 0o666)
         try:
             before, rest = os.fstat(descriptor), memoryview(text.encode())
-            if not stat.S_ISREG(before.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
             try:
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]

@@ -67,8 +67,8 @@ def cells_of(
     plain: Sequence[tuple[str, str, str, str, Run]],
     objectives: Mapping[tuple[str, str], str],
     notes: list[str],
-) -> list[Cell]:
-    """Runs of the same algorithm on the same task, put together and made whole."""
+) -> tuple[list[Cell], dict[tuple[str, str], int]]:
+    """Runs of the same algorithm on the same task, put together and made whole; and where none of them is left."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     about: dict[tuple[str, str, str], tuple[str, dict[str, Any], Training | None]] = {}
     for training, runs in trainings:
@@ -84,14 +84,14 @@ def cells_of(
             key = (environment, task, f"{algorithm} ({found})")
         about.setdefault(key, (key[2], {}, None))
         groups.setdefault(key, []).append(run)
-    cells = []
+    cells, dead = [], {}
     for (environment, task, algorithm), every in groups.items():
         where = f"{algorithm} on {environment}/{task}"
         objective = objectives[environment, task]
         distinct = _distinct(every, where, notes)
         whole = _whole(distinct)
         living = [run for run in whole if not run.diverged]
-        finite = [run for run in living if np.isfinite([run.values[RETURN], run.values[objective]]).all()]
+        finite = [run for run in living if _is_finite(run, objective)]
         if late := len(distinct) - len(whole):
             notes.append(f"{where}: {late} of {len(distinct)} runs have not come as far as the others; left out")
         if lost := len(whole) - len(living):
@@ -105,7 +105,15 @@ def cells_of(
             cells.append(Cell(algorithm, environment, task, finite, *more, diverged=lost + broken))
             if finite[0].absolute and RETURN not in cells[-1].absolute:
                 notes.append(f"{where}: its absolute metric is one number (BenchMARL's is its best episode); not used")
-    return cells
+        else:
+            dead[algorithm, f"{environment}/{task}"] = lost + broken
+    return cells, dead
+
+
+def _is_finite(run: Run, objective: str) -> bool:
+    """Whether the return and the objective of every episode are numbers, those of the absolute metric too."""
+    figures = [figure for name in (RETURN, objective) for figure in (*run.values[name], *run.absolute.get(name, ()))]
+    return bool(np.isfinite(figures).all())
 
 
 def objectives_of(

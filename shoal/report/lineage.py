@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.evolve.winner import WINNER, write_winner
 from shoal.folder.layout import CURVES, MARL_EVAL, RETURN
-from shoal.folder.lineage import ancestry, best_of_populations, evolved, read, winner
+from shoal.folder.lineage import ancestry, best_of_populations, evolved, lost_populations, read, winner
 from shoal.folder.marl_eval import write_evaluations
 from shoal.folder.tables import Entry
 from shoal.report import canvas
@@ -36,7 +36,7 @@ def returns_of(entries: Sequence[Entry], members: int, metric: str = RETURN) -> 
 
 
 def _whole(returns: np.ndarray) -> np.ndarray:
-    """Which populations had somebody to evaluate at every step, ``[S]``."""
+    """Which populations had somebody to evaluate at every step, ``[S]``; a stopped training has not come so far."""
     return np.isfinite(returns).any(axis=1).all(axis=-1)
 
 
@@ -54,8 +54,8 @@ def draw_curves(path: Path, entries: Sequence[Entry], members: int, title: str, 
     colours = ("#31688e", "#f08a24")
     pairs = zip(_reduced(returns).items(), colours, strict=True)
     lines = [Line(name, values, colour, each=True) for (name, values), colour in pairs if len(values)]
-    living = _whole(returns)
-    lost = f" ({(~living).sum()} of them diverged, left out)" if not living.all() else ""
+    living, gone = _whole(returns), lost_populations(entries, members, objective)
+    lost = f" ({len(gone)} of them diverged, left out)" if gone else ""
     note = f"IQM over {len(returns)} populations of {members} members{lost}, 95 % bootstrap interval; thin: each one"
     note += "; means are of members that live" if not np.isfinite(returns[living]).all() else ""
     texts = {"xlabel": "environment steps of a member", "ylabel": f"{words(objective)} (greedy evaluation)"}
@@ -69,7 +69,8 @@ def closing_table(entries: Sequence[Entry], members: int, objective: str = RETUR
     """
     _, returns = returns_of(entries, members, objective)
     whole = _whole(returns)
-    lost = f" ({(~whole).sum()} diverged)" if not whole.all() else ""
+    gone = lost_populations(entries, members, objective)
+    lost = f" ({len(gone)} diverged)" if gone else ""
     dead = int((~np.isfinite(returns[whole][..., -1:])).sum())  # members that are in no mean of the last evaluation
     absolute = [
         np.mean(values)
@@ -175,7 +176,8 @@ def report(plan: Plan, config: Mapping[str, Any], entries: Sequence[Entry], algo
     folder, members, env, objective = plan.folder, plan.rules.population, config["env"]["name"], plan.objective
     populations = dataclasses.replace(plan.runs, seed=plan.runs.seed[::members], point=plan.runs.point[::members])
     best = best_of_populations(entries, members, objective)
-    write_evaluations(folder / MARL_EVAL, best, populations, env, algorithm)
+    lost = np.isin(np.arange(len(populations.seed)), list(lost_populations(entries, members, objective)))
+    write_evaluations(folder / MARL_EVAL, best, populations, env, algorithm, lost)
     title = f"{algorithm} on {env}, evolve={config['evolve']['scheme']}"
     draw_curves(folder / CURVES, entries, members, title, objective)
     table = read(folder)

@@ -156,7 +156,8 @@ def _tables(data: Json) -> str:
         f'<div data-metric="{number}">{_table(data, block)}</div>' for number, block in enumerate(data["metrics"])
     )
     about = (
-        f"IQM over runs and its 95 % interval: {_scores(data['metrics'][0])}. The highest of a task is bold; "
+        f"IQM over runs and its 95 % interval: {_scores(data['metrics'][0])}. The best of a task is bold: the highest "
+        "of those whose largest fraction of runs lives; "
         "<code>scores.csv</code> has all figures."
     )
     return _section("Scores", about, body)
@@ -165,7 +166,7 @@ def _tables(data: Json) -> str:
 def _table(data: Json, block: Json) -> str:
     tasks = [task["task"] for task in block["tasks"]]
     rows = {(task["task"], row["algorithm"]): row for task in block["tasks"] for row in task["rows"]}
-    best = {task["task"]: max(row["iqm"][0] for row in task["rows"]) for task in block["tasks"]}
+    best = {task["task"]: max(map(_standing, task["rows"])) for task in block["tasks"]}
     head = "".join(f"<th>{escape(task)}</th>" for task in tasks)
     lines = []
     for name in data["ranked"][:ROWS]:
@@ -176,13 +177,18 @@ def _table(data: Json, block: Json) -> str:
                 cells.append("<td>-</td>")
                 continue
             value, low, high = row["iqm"]
-            kind = ' class="best"' if value == best[task] and len(data["ranked"]) > 1 else ""
+            kind = ' class="best"' if _standing(row) == best[task] and len(data["ranked"]) > 1 else ""
             lost = f"; {row['diverged']} diverged" if row["diverged"] else ""
             cells.append(f"<td{kind}>{_text(value)}<small>{_text(low)} … {_text(high)}{lost}</small></td>")
         lines.append(f"<tr><th>{_swatch(data, name)}{escape(name)}</th>{''.join(cells)}</tr>")
     head = f"<th>{escape(_words(block['name']))}</th>{head}"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f'<div class="scroll">{table}</div>' + "".join(_details(data, task) for task in block["tasks"])
+
+
+def _standing(row: Json) -> tuple[float, float]:
+    """What a row is ranked by: the fraction of runs that live, then their score."""
+    return row["runs"] / (row["runs"] + row["diverged"]), row["iqm"][0]
 
 
 def _counted(row: Json) -> str:

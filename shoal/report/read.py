@@ -24,10 +24,10 @@ from shoal.folder.layout import (
     objective_of,
     swept_names,
 )
-from shoal.folder.lineage import best_of_populations
+from shoal.folder.lineage import best_of_populations, lost_populations
 from shoal.folder.marl_eval import Run, read_json
 from shoal.folder.provenance import read_provenance
-from shoal.folder.tables import Entry, diverged_runs, read_evaluations, swept_of_runs
+from shoal.folder.tables import Entry, diverged_runs, read_evaluations, recorded_objective, swept_of_runs
 from shoal.report.cells import cells_of, objectives_of, tell_apart
 from shoal.report.table import OBJECTIVE, Results, Training
 
@@ -72,10 +72,10 @@ def read(paths: Iterable[str | Path]) -> Results:
                 notes.append(f"{path}: {what}")
     tell_apart([training for training, _ in trainings])
     objectives = objectives_of(trainings, plain, notes)
-    cells = cells_of(trainings, plain, objectives, notes)
+    cells, dead = cells_of(trainings, plain, objectives, notes)
     every = set(objectives.values())
     objective = every.pop() if len(every) == 1 else OBJECTIVE
-    return Results(cells, [training for training, _ in trainings], notes, unusable, sources, objective)
+    return Results(cells, [training for training, _ in trainings], notes, unusable, sources, objective, dead)
 
 
 def find(path: Path) -> list[Path]:
@@ -130,13 +130,14 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
     training = Training(folder, name, environment, task, config, text, read_provenance(folder), swept)
     runs: dict[int, Run] = {}
     entries, members, lost = _entries(folder, notes), members_of(config), diverged_runs(folder)
-    if not all(objective in entry["metrics"] for entry in entries):
+    if recorded_objective(objective, entries) != objective:
         notes.append(f"{folder}: evaluation.objective={objective} is no metric of its evaluations; {RETURN} instead")
         config["evaluation"]["objective"] = objective = RETURN
     if members > 1:  # a population is a seed
-        entries = best_of_populations(entries, members, objective)
         counts = Counter(run // members for run in lost)
         lost = {population for population, count in counts.items() if count == members}
+        lost |= lost_populations(entries, members, objective)
+        entries = best_of_populations(entries, members, objective)
     first_metrics = entries[0]["metrics"] if entries else {}
     shared = [metric for metric in first_metrics if all(metric in entry["metrics"] for entry in entries)]
     for entry in entries:

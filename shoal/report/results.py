@@ -28,15 +28,16 @@ def write_results(plan: Plan, trained: Trained) -> None:
     evaluations = trained.records.evaluations()
     title = f"{algorithm} on {settings.env.name}"
     if plan.rules is None:
-        marl_eval.write_evaluations(plan.folder / MARL_EVAL, evaluations, runs, settings.env.name, algorithm)
+        lost = closing.lost_runs(evaluations, trained.diverged, plan.objective)
+        marl_eval.write_evaluations(plan.folder / MARL_EVAL, evaluations, runs, settings.env.name, algorithm, lost)
         closing.draw(plan.folder / CURVES, evaluations, runs, trained.diverged, title, plan.objective)
     else:
         config = OmegaConf.to_container(settings, resolve=True)
         lineage.report(plan, config, evaluations, algorithm)  # type: ignore[arg-type]
     policies.save(plan.folder, *jax.tree.map(lambda *parts: np.concatenate(parts), *trained.policies))
     write_provenance(plan.folder, len(runs), plan.steps_per_chunk * plan.chunks, session_figures(trained))
-    lost = missing(plan, evaluations)
-    title += f": {short_name(plan.objective)} of {settings.evaluation.episodes} greedy episodes{lost}, IQM over "
+    remark = missing(plan, evaluations)
+    title += f": {short_name(plan.objective)} of {settings.evaluation.episodes} greedy episodes{remark}, IQM over "
     if plan.rules is None:
         show_table(closing.closing_table(evaluations, runs, trained.diverged, plan.objective), f"{title}seeds")
     else:

@@ -33,11 +33,11 @@ def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
     return np.take(values, np.arange(cut, count - cut), axis=axis).mean(axis=axis)
 
 
-def rank(living: np.ndarray, diverged: int) -> tuple[float, float]:
-    """What to sort by, the highest first: an IQM in which diverged runs are the worst, then that of ``living [S]``."""
+def rank(living: np.ndarray, lost: int) -> tuple[float, float]:
+    """What to sort by, the highest first: the fraction of runs that live, then the IQM of these, ``living [S]``."""
     if not len(living):
-        return -np.inf, -np.inf
-    return float(iqm(np.append(living, np.full(diverged, -np.inf)))), float(iqm(living))
+        return 0.0, -np.inf
+    return len(living) / (len(living) + lost), float(iqm(living))
 
 
 def bootstrap(

@@ -42,7 +42,7 @@ def summarise(results: Results, title: str) -> Json:
         "ranked": ranked,
         "tasks": results.tasks,
         "runs": sum(len(cell.runs) for cell in results.cells),
-        "diverged": [sum(c.diverged for c in results.cells if c.algorithm == name) for name in shown],
+        "diverged": [lost_of(name, results) for name in shown],
         "steps": int(max(cell.steps[-1] for cell in results.cells)),
         "evaluations": int(sum(len(cell.runs) * len(cell.steps) for cell in results.cells)),
         "timed": any(cell.seconds is not None for cell in cells.values()),
@@ -51,14 +51,29 @@ def summarise(results: Results, title: str) -> Json:
     }
 
 
+def lost_of(algorithm: str, results: Results) -> int:
+    """How many runs of an algorithm are in no figure."""
+    dead = sum(count for (name, _), count in results.dead.items() if name == algorithm)
+    return dead + sum(cell.diverged for cell in results.cells if cell.algorithm == algorithm)
+
+
 def ranking(results: Results) -> list[str]:
-    """Algorithms, the best mean normalised objective first; runs that diverged count as the worst."""
+    """Algorithms: first those of which the most runs live, then the best mean normalised objective of these.
+
+    A task counts alike whatever its number of runs; one on which no run of an algorithm lives has none that does.
+    """
     ranges = extremes(results.cells, results.objective)
     scores: dict[str, list[tuple[float, float]]] = {}
     for cell in results.cells:
         values = normalised(cell.metrics[results.objective][:, -1], *ranges[cell.place])
         scores.setdefault(cell.algorithm, []).append(statistics.rank(values, cell.diverged))
-    return sorted(scores, key=lambda name: tuple(np.mean(scores[name], axis=0)), reverse=True)
+
+    def standing(name: str) -> tuple[float, float]:
+        dead = sum(algorithm == name for algorithm, _ in results.dead)
+        fractions, values = np.transpose(scores[name])
+        return float(fractions.sum() / (len(fractions) + dead)), float(values.mean())
+
+    return sorted(scores, key=standing, reverse=True)
 
 
 def extremes(cells: Sequence[Cell], metric: str) -> dict[str, tuple[float, float]]:

@@ -98,6 +98,8 @@ class Results:
     unusable: list[str]  # of what was asked for: nothing in there at all
     sources: set[Path]  # files that were read
     objective: str = RETURN  # the metric that ranks, or OBJECTIVE
+    dead: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+    # how many runs of an algorithm on a place (environment/task) were lost, where none is left
 
     @property
     def algorithms(self) -> list[str]:

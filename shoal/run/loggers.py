@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import Fault, UserError
 from shoal.folder import writing
-from shoal.folder.layout import DIVERGED, ENV_STEPS, RETURN, RUN, SEED
+from shoal.folder.layout import DIVERGED, ENV_STEPS, EVALUATION, RETURN, RUN, SEED, objective_of
 from shoal.run.sweep import Runs
 
 Rows = list[dict[str, Any]]  # one per run: run, seed, env_steps, the swept hyperparameters and the metrics
@@ -39,18 +39,20 @@ class Silent:
     def close(self) -> None: ...
 
 
-def summary(rows: Rows, runs: int) -> dict[str, float]:
-    """``mean/<metric>`` over runs, ``best/episode_return``, and ``run_<i>/<metric>`` of the first ``runs`` ones.
+def summary(rows: Rows, runs: int, objective: str = RETURN) -> dict[str, float]:
+    """``mean/<metric>`` over runs, the highest ``best/evaluation/<objective>`` and ``best/episode_return`` (training),
+    and ``run_<i>/<metric>`` of the first ``runs`` ones.
 
-    A run that has diverged is in no mean; ``mean/diverged`` is the share of such runs.
+    A run that has diverged is in no mean and not the best; ``mean/diverged`` is the share of such runs.
     """
     names = [name for name in rows[0] if name not in NOT_METRICS]
     living = [row for row in rows if not row.get(DIVERGED)]
     finite = {name: [row[name] for row in living if np.isfinite(row[name])] for name in names}
     finite |= {DIVERGED: [row[DIVERGED] for row in rows]} if DIVERGED in names else {}
     values = {f"mean/{name}": float(np.mean(column)) for name, column in finite.items() if column}
-    if finite[RETURN]:
-        values[f"best/{RETURN}"] = float(np.max(finite[RETURN]))
+    for name in (EVALUATION + objective, RETURN):
+        if finite.get(name):
+            values[f"best/{name}"] = float(np.max(finite[name]))
     for row in rows if len(rows) > 1 else []:
         if row[RUN] < runs:
             values |= {f"run_{row['run']}/{name}": float(row[name]) for name in names}
@@ -99,7 +101,8 @@ class Wandb:
 
     def _log(self, rows: Rows, env_steps: int) -> None:
         if not self.each:
-            self.started[None].log(summary(rows, self.settings.runs), step=env_steps)
+            figures = summary(rows, self.settings.runs, objective_of(self.config))
+            self.started[None].log(figures, step=env_steps)
             return
         for row in rows:
             if row[RUN] < self.settings.runs:
@@ -155,10 +158,10 @@ class Wandb:
 class Tensorboard:
     """An event file. It is written at once: tensorboardX's own thread would hang on a full disk."""
 
-    def __init__(self, folder: Path, runs: int):
+    def __init__(self, folder: Path, runs: int, objective: str = RETURN):
         from tensorboardX.event_file_writer import EventsWriter
 
-        self.place, self.runs = writing.make_folder(folder / "tensorboard"), runs
+        self.place, self.runs, self.objective = writing.make_folder(folder / "tensorboard"), runs, objective
         with writing.faults(self.place):
             self.events = EventsWriter(str(self.place / "events"))
 
@@ -167,7 +170,7 @@ class Tensorboard:
         from tensorboardX.proto.summary_pb2 import Summary
         from tensorboardX.summary import scalar
 
-        values = [scalar(name, value).value[0] for name, value in summary(rows, self.runs).items()]
+        values = [scalar(name, value).value[0] for name, value in summary(rows, self.runs, self.objective).items()]
         with writing.faults(self.place):
             self.events.write_event(Event(wall_time=time.time(), step=env_steps, summary=Summary(value=values)))
             self.events.flush()
@@ -182,5 +185,5 @@ def make(settings: Any, folder: Path, config: Mapping, runs: Runs, name: str) ->
     if settings.name in ("wandb", "wandb_offline"):
         return Wandb(settings, folder, config, runs, name)
     if settings.name == "tensorboard":
-        return Tensorboard(folder, settings.runs)
+        return Tensorboard(folder, settings.runs, objective_of(config))
     return Silent()

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from shoal.benchmark.cells import Cell, cells_of, composed
 from shoal.benchmark.plan import Planned, duration, plan_cell, plan_table
-from shoal.benchmark.settings import SHIPPED, read
-from shoal.benchmark.train import Tick, look, status, train_cell
-from shoal.errors import UserError
+from shoal.benchmark.settings import SHIPPED, Benchmark, read, save
+from shoal.benchmark.train import Outcome, Tick, look, note, status, train_cell
+from shoal.errors import Fault, UserError
 from shoal.run.signals import PARENT, Stop
 from tests.conftest import ROOT
 
@@ -279,12 +279,63 @@ def test_a_training_ends_when_the_benchmark_that_began_it_is_gone(monkeypatch):
 
 
 def test_how_far_a_training_is_comes_from_whole_rows_only(tmp_path):
-    assert look(tmp_path) is None
+    assert look(tmp_path, "win_rate") is None
     path = tmp_path / "metrics.csv"
-    path.write_text("run,seed,env_steps,evaluation/episode_return\n0,0,64,1.5\n1,1,64,2.5\n0,0,12")
-    assert look(tmp_path) == Tick(64, 2.5)
-    path.write_text("run,seed,env_steps,evaluation/episode_return\n")
-    assert look(tmp_path) is None
+    header = "run,seed,env_steps,evaluation/episode_return,diverged\n"
+    path.write_text(f"{header}0,0,64,1.5,0\n1,1,64,2.5,0\n0,0,12")
+    tick = look(tmp_path, "win_rate")  # which nothing recorded
+    assert (tick, tick.text) == (Tick(64, "episode_return", 2.0, 0, 0), "64 steps, return 2.00")
+    path.write_text(header)
+    assert look(tmp_path, "win_rate") is None
+
+
+def test_the_bar_shows_the_objective_of_the_runs_that_live(tmp_path):
+    """Of the newest rows; the last one is of a run that has diverged."""
+    names = "run,seed,env_steps,evaluation/episode_return,evaluation/episode_return/adversary,diverged"
+    rows = ["0,0,64,7,9,0", "0,0,128,7,1,0", "1,1,128,7,3,0", "2,2,128,7,,0", "3,3,128,7,80,1"]
+    path, objective = tmp_path / "metrics.csv", "episode_return/adversary"
+    path.write_text("\n".join([names, *rows, ""]))
+    assert look(tmp_path, objective).text == "128 steps, episode_return/adversary 2.00, 1 diverged, 1 NaN"
+    path.write_text("\n".join([names, rows[-1], ""]))
+    assert look(tmp_path, objective).text == "128 steps, no score, 1 diverged"
+
+
+@pytest.mark.parametrize("name", ["log.txt", ".lock"])
+def test_nothing_is_written_through_a_link_in_a_cells_folder(tmp_path, name):
+    mine, script = tmp_path / "mine.txt", tmp_path / "script.py"
+    mine.write_text("precious")
+    script.write_text("print('x')")
+    (tmp_path / "cell").mkdir()
+    (tmp_path / "cell" / name).symlink_to(mine)
+    one = Planned(Cell(str(script), "matrix/climbing", (), tmp_path / "cell"), "new")
+    with pytest.raises(Fault, match=f"{name}: cannot be written .is a symbolic link") as error:
+        train_cell(one)
+    assert "\n" not in str(error.value) and mine.read_text() == "precious"
+    (tmp_path / "status.json.lock").symlink_to(mine)
+    with pytest.raises(Fault, match=r"status\.json\.lock: cannot be written"):
+        note(tmp_path, one.cell, Outcome("finished", 1.0))
+    assert mine.read_text() == "precious"
+    (tmp_path / "link").symlink_to(tmp_path / "cell")
+    with pytest.raises(Fault, match="link: cannot be written"):
+        train_cell(one._replace(cell=one.cell._replace(folder=tmp_path / "link")))
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    """A file stands where the folder should be: as on a full or read-only disk, that is an OSError."""
+    (tmp_path / "file").write_text("")
+    one = Planned(Cell("ippo", "matrix/climbing", (), tmp_path / "file" / "cell"), "new")
+    for act in (
+        lambda: train_cell(one),
+        lambda: note(tmp_path / "file", one.cell, Outcome("finished", 1.0)),
+        lambda: save(Benchmark(dir=str(tmp_path / "file" / "b")), []),
+    ):
+        with pytest.raises(Fault, match=r"cannot be written \(Not a directory") as error:
+            act()
+        assert "\n" not in str(error.value)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")  # the benchmark's folder itself may be one
+    save(Benchmark(dir=str(tmp_path / "link")), [])
+    assert (tmp_path / "disk" / "benchmark.yaml").exists()
 
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])

@@ -63,7 +63,8 @@ def test_one_run_with_a_series_per_seed(train):
     assert run["config"]["seeds"] == 2 and run["config"]["env"]["name"] == "matrix/climbing"
     steps = [row["_step"] for row in run["history"]]
     assert steps == [64, 128, 192, 256]
-    for name in ("mean/evaluation/episode_return", "best/episode_return", "run_2/loss"):
+    best = ("best/evaluation/episode_return", "best/episode_return")
+    for name in ("mean/evaluation/episode_return", *best, "run_2/loss"):
         assert all(name in row for row in run["history"]), name
     assert "run_3/loss" not in run["history"][0]
 

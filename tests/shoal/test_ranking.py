@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from shoal.baselines.ippo.ippo_ff_mpe import Config, Hypers
 from shoal.benchmark.train import reached
 from shoal.config.settings import Settings, complete, saved_settings
 from shoal.folder.layout import objective_of
-from shoal.folder.lineage import best_of_populations
+from shoal.folder.lineage import best_of_populations, lost_populations
+from shoal.folder.marl_eval import write_evaluations
 from shoal.folder.tables import diverged_runs
 from shoal.report import closing, lineage, page, statistics, summary
 from shoal.report.merge import merge
@@ -64,15 +66,53 @@ def column(table: list[list[str]], title: str) -> list[str]:
     return [row[table[0].index(title)] for row in table[1:]]
 
 
-def test_diverged_runs_count_as_the_worst_in_a_rank():
-    """IQM cuts a quarter at either end: one of four that diverged costs a place, two cost every place."""
-    best = [8.0, 9.0, 10.0]
-    assert statistics.rank(np.array(best), 1) == (8.5, 9.0)
-    assert statistics.rank(np.array(best[1:]), 2)[0] == -np.inf
-    assert statistics.rank(np.array([]), 2) == (-np.inf, -np.inf)
-    assert statistics.rank(np.array([1.0]), 0) == (1.0, 1.0)
-    few, none = statistics.rank(np.array([5.0]), 3), statistics.rank(np.array([]), 4)
-    assert statistics.rank(np.array([-9.0]), 0) > few > none
+def test_the_fraction_of_runs_that_live_ranks_first():
+    rank = statistics.rank
+    assert rank(np.array([8.0, 9.0, 10.0]), 1) == (0.75, 9.0)
+    assert rank(np.array([]), 2) == rank(np.array([]), 0) == (0.0, -np.inf)
+    assert rank(np.array([1.0]), 0) == (1.0, 1.0)
+    assert rank(np.array([5.0] * 4), 0) > rank(np.array([9.0] * 3), 1) > rank(np.array([9.0] * 2), 2)
+    assert rank(np.array([6.0] * 4), 0) > rank(np.array([5.0] * 4), 0)
+
+
+@pytest.fixture
+def one_of_four() -> tuple[list[dict], np.ndarray]:
+    """Two points of four seeds: of the first one run diverged while the others came to 9, the second lives with 5."""
+    return [entry(10, [9, 9, 9, 99, 5, 5, 5, 5])], np.arange(8) == 3
+
+
+def test_a_point_with_one_diverged_run_is_not_above_one_that_lives(one_of_four, monkeypatch, tmp_path):
+    """An IQM cuts a quarter off at either end: one lost run of four once cost a point nothing."""
+    (evaluations, diverged), runs = one_of_four, axis([0.1, 0.2], 4)
+    table = closing.closing_table(evaluations, runs, diverged)
+    assert column(table, "sweep point") == ["lr=0.2", "lr=0.1"]
+    assert column(table, "last") == ["5.00", "9.00"]
+    shown = drawn(monkeypatch, lambda: closing.draw(tmp_path / "c.png", evaluations, runs, diverged, "x"))
+    assert shown["legend"] == ["lr=0.2", "lr=0.1 (1 of 4 diverged)"]
+    for name, values, lost in (("vdn", [9, 9, 9, 99], [3]), ("ippo", [5, 5, 5, 5], [])):
+        folder_of(tmp_path / name, [entry(10, values)], lost, name=name, seeds=4)
+    found = read([tmp_path])
+    data = summary.summarise(found, "x")
+    assert data["ranked"] == ["ippo", "vdn"]
+    assert [row["algorithm"] for row in data["metrics"][0]["tasks"][0]["rows"]] == ["ippo", "vdn"]
+    scores = page.page(data, found).split("<h2>Scores")[1].split("</table>")[0]
+    best = scores.split('<td class="best">')
+    assert len(best) == 2 and best[1].startswith("5<")  # the other's 9 is not bold
+    assert shoal.load(tmp_path / "vdn").best in (0, 1, 2)
+
+
+def test_an_algorithm_that_is_dead_on_a_task_is_below_one_that_lives_on_all(tmp_path):
+    """vdn has no figure on the second task, which must not leave it with its best ones alone."""
+    for name, task, values, lost in (
+        ("vdn", "mpe/simple_tag", [9, 9], []),
+        ("vdn", "mpe/simple_spread", [9, 9], [0, 1]),
+        ("ippo", "mpe/simple_tag", [1, 1], []),
+        ("ippo", "mpe/simple_spread", [1, 1], []),
+    ):
+        folder_of(tmp_path / f"{name}_{task[-3:]}", [entry(10, values)], lost, name=name, seeds=2, env__name=task)
+    data = summary.summarise(read([tmp_path]), "x")
+    assert data["ranked"] == ["ippo", "vdn"]
+    assert data["diverged"] == [0, 2]
 
 
 def test_the_closing_table_ranks_the_living_and_counts_the_diverged():
@@ -99,11 +139,53 @@ def test_the_closing_table_ranks_the_living_and_counts_the_diverged():
 
 
 def test_points_are_ranked_by_the_last_evaluation_of_runs_with_every_evaluation():
-    """The first run of lr=0.3 has a NaN in its first evaluation, and came to most."""
+    """The first run of lr=0.3 has a NaN in its first evaluation, and came to most: it is lost, and that is said."""
     entries = [entry(10, [5, 5, 1, 1, np.nan, 0]), entry(20, [1, 1, 5, 5, 99, 0])]
     table = closing.closing_table(entries, axis([0.1, 0.2, 0.3], 2), np.zeros(6, bool))
     assert column(table, "sweep point") == ["lr=0.2", "lr=0.1", "lr=0.3"]
     assert column(table, "last") == column(table, "best run") == ["5.00", "1.00", "0.00"]
+    assert column(table, "seeds") == ["2", "2", "2 (1 NaN)"]
+
+
+def test_runs_with_a_nan_are_lost_and_said_to_be(monkeypatch, tmp_path):
+    """None of them is marked as diverged; one has only some episodes without a number, one no absolute metric."""
+    entries = [entry(10, [7, 7, 7, np.inf, 5, 5, 5, 5]), entry(10, [7, np.nan, 7, 7, 5, 5, 5, 5], absolute=True)]
+    entries[0]["metrics"]["episode_return"][0] = [99.0, np.nan, 99.0]
+    runs, calm = axis([0.1, 0.2], 4), np.zeros(8, bool)
+    diverged = np.arange(8) == 1
+    table = closing.closing_table(entries, runs, diverged)
+    assert column(table, "sweep point") == ["lr=0.2", "lr=0.1"]
+    assert column(table, "seeds") == ["4", "4 (1 diverged, 2 NaN)"]
+    assert column(table, "last") == column(table, "absolute") == ["5.00", "7.00"]
+    assert column(closing.closing_table(entries, runs, calm), "seeds") == ["4", "4 (3 NaN)"]
+    shown = drawn(monkeypatch, lambda: closing.draw(tmp_path / "c.png", entries, runs, calm, "x"))
+    assert shown["legend"] == ["lr=0.2", "lr=0.1 (3 of 4 NaN)"]
+    assert "without runs that diverged or have a NaN" in shown["note"]
+    write_evaluations(tmp_path / "evaluations.json", entries, runs, "mpe/simple_tag", "ippo", diverged)
+    (first, second) = sorted(read([tmp_path / "evaluations.json"]).cells, key=lambda cell: cell.algorithm)
+    assert [run.seed for run in first.runs] == [2] and len(second.runs) == 4
+    folder = folder_of(tmp_path / "a", [one | {"runs": [0, 1, 2, 3]} | half(one) for one in entries], [], seeds=4)
+    assert (shoal.load(folder).best, shoal.load(folder).lost) == (2, [0, 1, 3])
+    assert reached(folder).text == "return 7.00 (7.00 .. 7.00), 3 NaN"
+    (cell,) = read([folder]).cells
+    assert (len(cell.runs), cell.diverged) == (1, 3)
+
+
+def half(one: dict) -> dict:
+    """The first four runs of an evaluation."""
+    return {"metrics": {name: values[:4] for name, values in one["metrics"].items()}}
+
+
+def test_evaluations_json_has_no_run_that_diverged(tmp_path):
+    entries, diverged = [entry(10, [1, 2, 60]), entry(20, [3, 5, 60]), entry(20, [3, 4, 9], absolute=True)], [2]
+    folder_of(tmp_path / "a", entries, diverged, seeds=3)
+    path, lost = tmp_path / "evaluations.json", np.arange(3) == 2
+    write_evaluations(path, entries, axis([], 3), "mpe/simple_tag", "ippo", lost)
+    for found in (read([path]), read([tmp_path / "a"])):
+        (cell,) = found.cells
+        assert cell.metrics["episode_return"].tolist() == [[1, 3], [2, 5]]
+    write_evaluations(path, entries, axis([], 3), "mpe/simple_tag", "ippo", np.ones(3, bool))
+    assert not read([path]).cells and "no evaluation in it" in read([path]).notes[0]
 
 
 def test_the_closing_table_is_of_the_objective_and_shows_every_team():
@@ -156,7 +238,7 @@ def test_the_curves_are_of_those_that_live(monkeypatch, tmp_path):
     np.testing.assert_array_equal(shown["lines"]["lr=0.3 (1 of 2 diverged)"], [2, 2])
     assert np.isnan(shown["lines"]["lr=0.2 (2 of 2 diverged)"]).all()
     assert shown["axis"] == "episode return: adversary (greedy evaluation)"
-    assert "without runs that diverged" in shown["note"]
+    assert "without runs that diverged or have a NaN" in shown["note"]
     calm = drawn(monkeypatch, lambda: closing.draw(tmp_path / "c.png", entries, axis([], 6), diverged & False, "x"))
     assert calm["legend"] == ["6 seeds"]
     assert "diverged" not in calm["note"]
@@ -207,6 +289,8 @@ def test_the_best_run_lives_and_has_the_most_of_the_objective(tmp_path):
     old = shoal.load(folder_of(tmp_path / "old", entries, [3], seeds=4))
     assert (old.objective, old.best) == ("episode_return", 0)  # 3 has diverged
     new = shoal.load(folder_of(tmp_path / "new", entries, [3], "episode_return/adversary", seeds=4))
+    living = new.metrics[~new.metrics.run.isin(new.lost)]  # as in docs/guide.md
+    assert (new.lost, sorted(set(living.run))) == ([3], [0, 1, 2])
     assert (new.objective, new.best) == ("episode_return/adversary", 1)
     assert diverged_runs(tmp_path / "new") == {3}
     assert shoal.load(folder_of(tmp_path / "all", entries, [0, 1, 2, 3], seeds=4)).best == 3  # nobody is left
@@ -251,6 +335,21 @@ def test_a_population_has_diverged_when_all_its_members_have(tmp_path):
     assert (len(cell.runs), cell.diverged) == (1, 1)
     assert cell.metrics["episode_return/adversary"].tolist() == [[3, 6]]
     assert "1 of 2 runs diverged" in found.notes[0]
+    # Nobody of the second population was left in the first round; selection filled it with frozen ones.
+    dead = [evolved()[0] | {"diverged": [3, 4, 5]}, *evolved()[1:]]
+    assert lost_populations(dead, 3) == {1}
+    folder_of(tmp_path / "two", dead, [], "episode_return/adversary", name="vdn", **settings)
+    (cell,) = read([tmp_path / "two"]).cells
+    assert (len(cell.runs), cell.diverged) == (1, 1)
+
+
+def test_a_population_that_has_not_come_so_far_has_not_diverged():
+    """A training of two batches that was stopped in the second."""
+    first, second, last = evolved()
+    first |= {"runs": [0, 1, 2], "metrics": {name: values[:3] for name, values in first["metrics"].items()}}
+    assert lost_populations([first, second, last], 3) == set()
+    table = lineage.closing_table([second | {"env_steps": 10}, first | {"env_steps": 20}], 3)
+    assert column(table, "populations") == ["2 of 3"] * 2
 
 
 def teams(low: float, high: float) -> dict:
@@ -307,7 +406,8 @@ def test_folders_without_an_objective_are_ranked_by_the_mean_return(tmp_path):
 
 
 def test_what_a_benchmark_says_of_a_cell(tmp_path):
-    entries = [entry(10, [1, 1, 9], **{"episode_return/adversary": [2, 4, 9]}), entry(10, [5, 5, 5], absolute=True)]
+    teams = {"episode_return/adversary": [2, 4, 9]}
+    entries = [entry(10, [1, 1, 9], **teams), entry(10, [5, 5, 5], absolute=True, **teams)]
     folder_of(tmp_path / "a", entries, [2], "episode_return/adversary", seeds=3)
     assert reached(tmp_path / "a").text == "episode_return/adversary 3.00 (2.00 .. 4.00), 1 diverged"
     folder_of(tmp_path / "b", entries, [], seeds=3)
@@ -316,7 +416,18 @@ def test_what_a_benchmark_says_of_a_cell(tmp_path):
     assert reached(tmp_path / "c").text == "no score, 3 diverged"
 
 
-def test_loggers_leave_the_diverged_out_of_means():
+def test_an_objective_that_nothing_recorded_is_the_return(tmp_path, capsys):
+    folder_of(tmp_path / "a", [entry(10, [1, 3, 9])], [2], "win_rate", seeds=3)
+    assert shoal.load(tmp_path / "a").best == 1
+    line = capsys.readouterr().err
+    assert "warning" in line and "evaluation.objective=win_rate is no metric of its evaluations" in line
+    assert reached(tmp_path / "a").text == "return 2.00 (1.00 .. 3.00), 1 diverged"
+    (tmp_path / "a" / "evaluations.jsonl").write_text("")
+    assert reached(tmp_path / "a") is None
+    assert reached(tmp_path / "nothing") is None  # stopped before it wrote its configuration
+
+
+def test_loggers_leave_the_diverged_out_of_means(tmp_path):
     rows = [
         {"run": 0, "episode_return": 1.0, "loss": 2.0, "diverged": False},
         {"run": 1, "episode_return": 3.0, "loss": np.nan, "diverged": False},
@@ -327,6 +438,13 @@ def test_loggers_leave_the_diverged_out_of_means():
     assert values["best/episode_return"] == 3.0
     assert values["mean/diverged"] == pytest.approx(1 / 3)
     assert {"run_0/loss", "run_1/episode_return"} <= set(values) and "run_2/loss" not in values
+    objective = "evaluation/episode_return/adversary"
+    for row, score in zip(rows, (4.0, np.nan, 70.0), strict=True):
+        row |= {"evaluation/episode_return": 6.0, objective: score}
+    assert loggers.summary(rows, 2, "episode_return/adversary")[f"best/{objective}"] == 4.0
+    assert loggers.summary(rows, 2)["best/evaluation/episode_return"] == 6.0
+    settings, config = SimpleNamespace(name="tensorboard", runs=2), {"evaluation": {"objective": "win_rate"}}
+    assert loggers.make(settings, tmp_path, config, axis([], 3), "ippo").objective == "win_rate"
 
 
 def test_a_sweep_with_a_point_that_diverges(train, capsys):

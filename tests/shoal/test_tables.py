@@ -7,7 +7,7 @@ import json
 import pytest
 
 import shoal
-from shoal.folder.tables import diverged_runs, last_row, read_evaluations, swept_of_runs
+from shoal.folder.tables import diverged_runs, newest_rows, read_evaluations, swept_of_runs
 from tests import made
 
 
@@ -32,8 +32,8 @@ def test_a_broken_line_and_half_a_line_are_told_apart(tmp_path):
 
 def test_rows_that_cannot_be_read_count_for_nothing(tmp_path):
     path = tmp_path / "metrics.csv"
-    assert last_row(tmp_path) is None and diverged_runs(tmp_path) == set()
+    assert newest_rows(tmp_path) == [] and diverged_runs(tmp_path) == set()
     path.write_text("run,seed,env_steps,lr,diverged\n0,0,10,0.00100000005,0\n1,1,10,0.01,1\n1,1\n0,0,20,0.1,1\n0,0,3")
     assert diverged_runs(tmp_path) == {0, 1}
     assert swept_of_runs(tmp_path, ["lr"]) == {0: {"lr": 0.001}, 1: {"lr": 0.01}}
-    assert last_row(tmp_path) == {"run": "0", "seed": "0", "env_steps": "20", "lr": "0.1", "diverged": "1"}
+    assert newest_rows(tmp_path) == [{"run": "0", "seed": "0", "env_steps": "20", "lr": "0.1", "diverged": "1"}]
