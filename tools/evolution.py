@@ -11,8 +11,8 @@
 or a tenth of the exploration noise. Evolution may move them within ranges; grid and random search draw from the same
 ranges, with as many runs as a population has members, and each run is as long as a member's life: the same environment
 steps. ``tuned`` is the recipe that ships, cut to that length (or to ``tuned_steps``). A search hands over the policy
-with the best greedy evaluation; what counts is that policy's return in fresh greedy episodes (the absolute metric).
-Five populations, five random searches, one grid.
+with the best greedy evaluation of the runs that have not diverged; what counts is that policy's return in fresh greedy
+episodes (the absolute metric). Five populations, five random searches, one grid.
 
 *Peer*: populations of four on simple_speaker_listener at as many environment steps, all members together, as AgileRL's
 record has (results/agilerl_*.json, by tools/reference_agilerl.py): from the recipe that ships and from AgileRL's
@@ -47,6 +47,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 from shoal.config.words import Parser, some_of
+from shoal.folder.tables import diverged_runs
 
 ROOT = Path(__file__).parent.parent
 
@@ -270,33 +271,50 @@ def train(words: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def outcome(folder: Path, members: int, searched: Sequence[str]) -> dict[str, Any]:
-    """Of every ``members`` consecutive runs: the best evaluation over time, and what is handed over at the end."""
-    table = pd.read_csv(folder / "metrics.csv")
+    """Of every ``members`` consecutive runs: the best evaluation over time, and what is handed over at the end.
+
+    A run that diverged is neither: ``diverged`` has the number of these, and where nobody lives there is minus
+    infinity. In a population another member takes the place of one that diverged, so that its evaluations before and
+    after count.
+    """
+    table, lost = pd.read_csv(folder / "metrics.csv"), diverged_runs(folder)
+    table["gone"] = table["run"].isin(lost)
     if (folder / "lineage.csv").exists():  # where hyperparameters change
+        table["gone"] = table["diverged"] == 1
         history = pd.read_csv(folder / "lineage.csv")
         names = [name for name in searched if name in history]
         table = table.drop(columns=names, errors="ignore").merge(history[["run", "env_steps", *names]])
-    curve = table.pivot(index="run", columns="env_steps", values="evaluation/episode_return")
+    table["score"] = table["evaluation/episode_return"].mask(table["gone"]).fillna(-np.inf)
+    curve = table.pivot(index="run", columns="env_steps", values="score")
     last = table[table["env_steps"] == table["env_steps"].max()].set_index("run")["best_return"]
     final: dict[int, float] = {}
     for entry in map(json.loads, (folder / "evaluations.jsonl").read_text().splitlines()):
         if entry.get("absolute"):
             final |= dict(zip(entry["runs"], np.mean(entry["metrics"]["episode_return"], axis=1).tolist(), strict=True))
-    best, handed, hypers = [], [], []
+    best, handed, hypers, diverged = [], [], [], []
     for runs in np.split(curve.index.to_numpy(), len(curve) // members):
-        best.append(np.round(np.nan_to_num(curve.loc[runs].to_numpy(), nan=-np.inf).max(axis=0), 4).tolist())
-        handed.append(round(final[int(last.loc[runs].idxmax())], 4))
-        rows = table[table["run"].isin(runs)]
-        at = rows.loc[rows["evaluation/episode_return"].idxmax()]
+        living = [run for run in runs if run not in lost]
+        best.append(np.round(curve.loc[runs].to_numpy().max(axis=0), 4).tolist())
+        handed.append(round(final[int(last.loc[living].idxmax())], 4) if living else -np.inf)
+        diverged.append(len(runs) - len(living))
+        rows = table[table["run"].isin(living)]
+        at = rows.loc[rows["score"].idxmax()] if living else dict.fromkeys(searched, np.nan)
         hypers.append({name: float(f"{at[name]:.4g}") for name in searched if name in table})
     steps = [int(step) for step in curve.columns]
-    return {"steps": steps, "best": best, "absolute": handed, "hypers": hypers}
+    return {"steps": steps, "best": best, "absolute": handed, "hypers": hypers, "diverged": diverged}
 
 
 def merged(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Several trainings of one method as one record."""
     lists = {name: [one for each in outcomes for one in each[name]] for name in ("best", "absolute", "hypers")}
+    lists["diverged"] = [one for each in outcomes for one in each.get("diverged", [0] * len(each["best"]))]
     return {"steps": outcomes[0]["steps"], **lists}
+
+
+def lost_in(record: dict[str, Any]) -> str:
+    """How many runs of a method diverged, in brackets; empty if none did, or if the record is of before."""
+    count = sum(record.get("diverged", []))
+    return f" ({count} diverged)" if count else ""
 
 
 def search(method: str, task: Task, size: Size, folder: Path) -> dict[str, Any]:
@@ -360,7 +378,7 @@ def search_table(task: Task, methods: dict[str, Any], seed: int = 0) -> list[str
         shown = ", ".join(f"{value:.2f}" for value in values)
         cells = [
             f"`{name}`" if name in EVOLUTION else name,
-            f"{len(values)} x {record['members']} x {each / 1e3:.0f}k",
+            f"{len(values)} x {record['members']} x {each / 1e3:.0f}k{lost_in(record)}",
             f"{record['members'] * each / 1e6:.2f}M",
             f"**{np.median(values):.2f}** ({shown})",
             *(f"{value:.2g}" for value in chosen.values()),
@@ -468,7 +486,7 @@ def peer_table(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
             cells = [
                 f"`{algorithm}`",
                 who,
-                str(len(one["best"])),
+                f"{len(one['best'])}{lost_in(one)}",
                 f"{one['steps'][-1] * one['members'] / 1e3:.0f}k",
                 f"{np.median(one['absolute']):.2f} ({shown})",
                 *(f"{one[name][0]:.0f}, then {_shown(one[name][1:])}" for name in ("seconds", "cpu_seconds")),

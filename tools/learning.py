@@ -26,7 +26,9 @@ import at_benchmarl
 import matplotlib
 import numpy as np
 import pandas as pd
+import yaml
 
+from shoal.folder.tables import diverged_runs, left_out
 from shoal.report.statistics import bootstrap, iqm
 
 matplotlib.use("agg")
@@ -91,8 +93,9 @@ JAXMARL = (
 MOVES = "continuous actions"
 PUBLISHED = f"{MOVES}; published about -13 for MADDPG, EPyMARL's sum over both agents"
 SPEAKER = "published about -11 for MAPPO, EPyMARL's sum over both agents; see below"
-OWN_RETURN = "trained with what is now `algo.death=ends_return`"
+OWN_RETURN = "trained with what is now `algo.death=ends_return`"  # see `marks`
 OLD_MIXER = "trained with a normalised state in the mixer, since removed"
+MORTAL = ("smax",)  # families of environments in which an agent may die while its team plays on
 MAVA = "published 9 % for MAPPO and 6 % for IPPO after 10M steps (Mava; its version of SMAX may differ)"
 ON_POLICY = (
     Training("ippo", "mpe/simple_spread", 1e6, seeds=10),
@@ -101,31 +104,31 @@ ON_POLICY = (
     Training("mappo", "mpe/simple_reference", 2e6),
     Training("ippo", "mpe/simple_tag", 1e6, measure="episode_return/adversary"),
     Training("ippo", "matrix/climbing", 1e5, others="optimum 11, or what independent greedy play finds: 5 or 7"),
-    Training("mappo_rnn", "smax/3m", 2e6, measure="win_rate", others=OWN_RETURN),
-    Training("mappo_rnn", "smax/2s3z", 1.5e6, seeds=5, measure="win_rate", others=OWN_RETURN),
-    Training("ippo_rnn", "smax/2s3z", 1e6, seeds=2, measure="win_rate", others=OWN_RETURN),
-    Training("mappo_rnn", "smax/5m_vs_6m", 1e6, seeds=2, measure="win_rate", others=f"{OWN_RETURN}; {MAVA}"),
-    Training("mappo_rnn", "smax/smacv2_5_units", 4e5, seeds=2, measure="win_rate", others=OWN_RETURN),
+    Training("mappo_rnn", "smax/3m", 2e6, measure="win_rate"),
+    Training("mappo_rnn", "smax/2s3z", 1.5e6, seeds=5, measure="win_rate"),
+    Training("ippo_rnn", "smax/2s3z", 1e6, seeds=2, measure="win_rate"),
+    Training("mappo_rnn", "smax/5m_vs_6m", 1e6, seeds=2, measure="win_rate", others=MAVA),
+    Training("mappo_rnn", "smax/smacv2_5_units", 4e5, seeds=2, measure="win_rate"),
     Training("ippo", "overcooked/cramped_room", 1e6),
     Training("ippo", "mabrax/ant_4x2", 3e5, seeds=2),
     Training("ippo", "mabrax/halfcheetah_6x1", 4e5, seeds=2),
     Training("ippo", "hanabi/two_players", 2e6, seeds=2, others="a perfect game is 25"),
 )
 OFF_POLICY = (
-    Training("qmix", "mpe/simple_spread", 5e5, others=OLD_MIXER),
+    Training("qmix", "mpe/simple_spread", 5e5),
     Training("vdn", "mpe/simple_spread", 5e5),
     Training("iql", "mpe/simple_spread", 5e5),
     Training("maddpg", "mpe/simple_spread", 1e6, others=MOVES),
     Training("matd3", "mpe/simple_spread", 1e6, others=MOVES),
     Training("mad4pg", "mpe/simple_spread", 4e5, others=MOVES),
     Training("masac", "mpe/simple_spread", 5e5, others=MOVES),
-    Training("qmix", "mpe/simple_speaker_listener", 2.5e5, others=OLD_MIXER),
+    Training("qmix", "mpe/simple_speaker_listener", 2.5e5),
     Training("vdn", "mpe/simple_speaker_listener", 2.5e5),
     Training("maddpg", "mpe/simple_speaker_listener", 6e5, others=PUBLISHED),
     Training("matd3", "mpe/simple_speaker_listener", 6e5, others=PUBLISHED),
     Training("masac", "mpe/simple_speaker_listener", 3e5, others=MOVES),
-    Training("pqn_vdn", "smax/3m", 1e6, measure="win_rate", others=OWN_RETURN),
-    Training("pqn_vdn", "smax/2s3z", 2e6, measure="win_rate", others=OWN_RETURN),
+    Training("pqn_vdn", "smax/3m", 1e6, measure="win_rate"),
+    Training("pqn_vdn", "smax/2s3z", 2e6, measure="win_rate"),
 )
 BENCHMARL = {  # its MAPPO's training return after 900k frames, one seed: what issue 5 asks for
     "balance": "BenchMARL's MAPPO 20.6 after 900k",
@@ -136,14 +139,8 @@ BENCHMARL = {  # its MAPPO's training return after 900k frames, one seed: what i
 ON_VMAS = (
     *(Training("mappo", f"vmas/{task}", 9e5, others=others) for task, others in BENCHMARL.items()),
     *(Training("ippo", f"vmas/{task}", 9e5, others=others) for task, others in BENCHMARL.items()),
-    *(
-        Training("qmix", f"vmas/{task}", 3e5, others=f"discrete actions; {OLD_MIXER}")
-        for task in ("balance", "navigation")
-    ),
-    *(
-        Training("qmix", f"vmas/{task}", 1.5e5, others=f"discrete actions; {OLD_MIXER}")
-        for task in ("sampling", "transport")
-    ),
+    *(Training("qmix", f"vmas/{task}", 3e5, others="discrete actions") for task in ("balance", "navigation")),
+    *(Training("qmix", f"vmas/{task}", 1.5e5, others="discrete actions") for task in ("sampling", "transport")),
     *(Training("masac", f"vmas/{task}", 3e5) for task in ("balance", "sampling", "transport")),
     *(Training(name, "vmas/navigation", 9e5, others="MAPPO 0.98 after 900k, above") for name in ("masac", "maddpg")),
 )
@@ -189,10 +186,17 @@ def add_seeds(training: Training, folder: Path, out: Path) -> None:
         record(part, folder / part.name, out)
         if old is not None:
             new = json.loads(out.read_text())
-            if old["steps"] != new["steps"]:
-                out.write_text(json.dumps(old) + "\n")
-                raise SystemExit(f"{out}: evaluated at other steps than {folder / part.name}")
+            for differ, what in (
+                (old["steps"] != new["steps"], "evaluated at other steps"),
+                (marks(training, old) != marks(training, new), "trained otherwise"),
+            ):
+                if differ:
+                    out.write_text(json.dumps(old) + "\n")
+                    raise SystemExit(f"{out}: {what} than {folder / part.name}")
             joined = {name: old[name] + new[name] for name in ("sampled", "greedy")}
+            joined["diverged"] = old.get("diverged", []) + [
+                len(old["sampled"]) + run for run in new.get("diverged", [])
+            ]
             out.write_text(json.dumps(new | joined | {"command": f"{old['command']}; {new['command']}"}) + "\n")
 
 
@@ -203,8 +207,17 @@ def record(training: Training, folder: Path, out: Path) -> None:
     facts = json.loads((folder / "provenance.json").read_text())
     facts = {name: facts[name] for name in ("python", "packages", "cores", "session")}
     rounded = {"sampled": sampled.round(4).tolist(), "greedy": greedy.round(4).tolist()}
-    command = " ".join(["python -m shoal", *training.command])
-    text = {"command": command, "measure": training.measure, "steps": steps.tolist(), **rounded, "provenance": facts}
+    algo = yaml.safe_load((folder / "config.yaml").read_text())["algo"]
+    text = {
+        "command": " ".join(["python -m shoal", *training.command]),
+        "measure": training.measure,
+        "death": algo.get("death", "ends_return"),  # before there was a choice
+        "normalise_state": algo.get("normalise_state", False),  # in QMIX's mixer, since removed
+        "diverged": sorted(diverged_runs(folder)),  # places in the curves
+        "steps": steps.tolist(),
+        **rounded,
+        "provenance": facts,
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(text) + "\n")
 
@@ -215,8 +228,39 @@ def curves(folder: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
     return table.columns.to_numpy(), table.to_numpy()
 
 
+def living(result: dict[str, Any]) -> tuple[dict[str, np.ndarray], str]:
+    """The curves of the seeds of a record that live; and the number of all, with that of the others in brackets.
+
+    Lost are those that diverged or have a greedy evaluation that is no number. A chunk in which no training episode
+    ended has no number either, which is no fault.
+    """
+    count = len(result["sampled"])
+    diverged = np.isin(np.arange(count), result.get("diverged", []))
+    nan = np.zeros(count, bool) if "greedy" not in result else ~np.isfinite(result["greedy"]).all(axis=1) & ~diverged
+    curves = {name: np.array(result[name])[~(diverged | nan)] for name in ("sampled", "greedy") if name in result}
+    said = left_out(int(diverged.sum()), int(nan.sum()))
+    return curves, f"{count} x {human_steps(result['steps'][-1])}" + (f" ({said})" if said else "")
+
+
+def marks(training: Training, result: dict[str, Any]) -> list[str]:
+    """What a record was trained with that its line does not say and recipes of today do not have.
+
+    Records without `death` were made before there was a choice.
+    """
+    told, words = [], result["command"].split()
+    ends = result.get("death", "ends_return") == "ends_return" and "algo.death=ends_return" not in words
+    if ends and training.env.split("/")[0] in MORTAL:
+        told.append(OWN_RETURN)
+    normalised = result.get("normalise_state", "death" not in result and "algo.normalise_state=false" not in words)
+    if normalised and training.algorithm == "qmix":
+        told.append(OLD_MIXER)
+    return told
+
+
 def interval(values: np.ndarray) -> str:
     """IQM and 95 % bootstrap interval over seeds; all of them if there are few."""
+    if not len(values):
+        return "-"
     if len(values) < 3:
         return f"{iqm(values):.2f} ({', '.join(f'{v:.2f}' for v in values)})"
     low, high = bootstrap(values)
@@ -225,18 +269,23 @@ def interval(values: np.ndarray) -> str:
 
 def row(training: Training, result: dict[str, Any]) -> str:
     """One line of the table; the last figures are means over the last tenth of the chunks."""
-    sampled, greedy = np.array(result["sampled"]), np.array(result["greedy"])
+    curves, count = living(result)
     last = max(1, len(result["steps"]) // 10)
     cells = [
-        f"{len(sampled)} x {human_steps(result['steps'][-1])}",
+        count,
         training.measure.replace("_", " "),
-        f"{iqm(sampled[:, 0]):.2f}",
-        interval(sampled[:, -last:].mean(axis=1)),
-        interval(greedy[:, -last:].mean(axis=1)),
+        first(curves["sampled"]),
+        interval(curves["sampled"][:, -last:].mean(axis=1)),
+        interval(curves["greedy"][:, -last:].mean(axis=1)),
         f"{result['provenance']['session']['seconds'] / 60:.0f} min",
-        training.others,
+        "; ".join(filter(None, (training.others, *marks(training, result)))),
     ]
     return f"{training.title} {' | '.join(cells)} |"
+
+
+def first(curves: np.ndarray) -> str:
+    """The IQM of the first chunk."""
+    return f"{iqm(curves[:, 0]):.2f}" if len(curves) else "-"
 
 
 def human_steps(steps: float) -> str:
@@ -255,7 +304,9 @@ def draw(done: list[tuple[Training, dict[str, Any]]], out: Path) -> None:
         for training, result in done:
             if (training.env, training.measure) != (env, measure) or training.words:
                 continue
-            steps, values = np.array(result["steps"]), np.array(result["sampled"])
+            steps, values = np.array(result["steps"]), living(result)[0]["sampled"]
+            if not len(values):
+                continue
             middle, colour = [iqm(column) for column in values.T], colours[training.algorithm]
             axis.plot(
                 steps / 1e6,
@@ -285,12 +336,8 @@ def beside(training: Training, ours: dict[str, Any], theirs: dict[str, Any]) -> 
     """A line with both; the last figures are means over the last tenth of the batches."""
     cells = []
     for result in (ours, theirs):
-        values, ends = np.array(result["sampled"]), last_tenth(result)
-        cells += [
-            f"{len(values)} x {human_steps(result['steps'][-1])}",
-            f"{iqm(values[:, 0]):.2f}",
-            interval(ends) if len(ends) > 1 else f"{ends[0]:.2f}",
-        ]
+        (curves, count), ends = living(result), last_tenth(result)
+        cells += [count, first(curves["sampled"]), f"{ends[0]:.2f}" if len(ends) == 1 else interval(ends)]
     return f"| `{training.env}` | `{training.algorithm}` | {' | '.join(cells)} |"
 
 
@@ -305,9 +352,10 @@ def draw_beside(pairs: list[tuple[Training, dict[str, Any], dict[str, Any]]], ou
     for training, ours, theirs in pairs:
         axis = axes[names.index(training.algorithm), tasks.index(training.env)]
         axis.axis("on")
-        steps, values = np.array(ours["steps"]) / 1e6, np.array(ours["sampled"])
-        axis.plot(steps, [iqm(column) for column in values.T], color="C0", label=f"Shoal, {len(values)} seeds")
-        axis.fill_between(steps, values.min(0), values.max(0), color="C0", alpha=0.2, lw=0)
+        steps, values = np.array(ours["steps"]) / 1e6, living(ours)[0]["sampled"]
+        if len(values):
+            axis.plot(steps, [iqm(column) for column in values.T], color="C0", label=f"Shoal, {len(values)} seeds")
+            axis.fill_between(steps, values.min(0), values.max(0), color="C0", alpha=0.2, lw=0)
         number = len(theirs["sampled"])
         for i, run in enumerate(theirs["sampled"]):
             label = None if i else f"BenchMARL, {number} seed{'s' * (number > 1)}"
@@ -330,13 +378,16 @@ def reference_rows(folder: Path, seeds: int, steps: float) -> list[str]:
     same = Training("ippo", "mpe/simple_spread", steps, seeds, JAXMARL)
     train(same, folder / "jaxmarl_hyperparameters")
     _, ours = curves(folder / "jaxmarl_hyperparameters", "episode_return")
+    lost = diverged_runs(folder / "jaxmarl_hyperparameters")
+    ours = np.delete(ours, sorted(lost), axis=0)
     function = reference_ippo.make_train(reference_ippo.Config(total_steps=steps))
     keys = jax.random.split(jax.random.PRNGKey(0), seeds)
     metrics = jax.jit(lambda keys: jax.lax.map(lambda key: function(key)[1], keys))(keys)
     theirs = np.asarray(metrics["episode_return"]) * 25 / 26  # a jaxmarl episode has 26 steps
     theirs = np.stack([part.mean(axis=1) for part in np.array_split(theirs, 20, axis=1)], axis=1)
-    names = {"Shoal, JaxMARL's hyperparameters": ours, "reference in JaxMARL's manner": theirs}
-    return [f"| {name} | {iqm(values[:, 0]):.2f} | {interval(values[:, -1])} |" for name, values in names.items()]
+    said = f" ({left_out(len(lost), 0)})" if lost else ""
+    names = {f"Shoal, JaxMARL's hyperparameters{said}": ours, "reference in JaxMARL's manner": theirs}
+    return [f"| {name} | {first(values)} | {interval(values[:, -1])} |" for name, values in names.items()]
 
 
 MPE = {"mpe/simple_spread": "MPE_simple_spread_v3", "mpe/simple_speaker_listener": "MPE_simple_speaker_listener_v4"}
@@ -362,8 +413,8 @@ def reference_qmix_row(training: Training) -> str:
 
 
 def last_tenth(result: dict[str, Any]) -> np.ndarray:
-    """The mean return of each seed over the last tenth of the chunks."""
-    return np.array(result["sampled"])[:, -max(1, len(result["steps"]) // 10) :].mean(axis=1)
+    """The mean return of each seed that lives over the last tenth of the chunks."""
+    return living(result)[0]["sampled"][:, -max(1, len(result["steps"]) // 10) :].mean(axis=1)
 
 
 def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, picture: Path) -> str:
@@ -375,7 +426,7 @@ def benchmarl_section(done: dict[Training, dict[str, Any]], results: Path, pictu
     packages = found[0][2]["packages"]
     missing = [
         f"{t.algorithm} on {t.env}"
-        + (f", ours {interval(last_tenth(done[t]))} with {len(done[t]['sampled'])} seeds" if t in done else "")
+        + (f", ours {interval(ends)} with {len(ends)} seeds" if t in done and len(ends := last_tenth(done[t])) else "")
         for t in AT_BENCHMARL
         if t not in [each[0] for each in found]
     ]
@@ -405,11 +456,19 @@ so that the times are too long. Returns are per agent; IQM over seeds with a 95 
 where there are two. Curves and provenance: `results/`. Seeds are 0 and up. Recipes were tuned on some of these \
 same seeds (the off-policy ones mostly on seed 0), so that no row is a test on seeds unseen. PQN's rows are of its \
 second recipe: the first (lr 5e-4, td_lambda 0.8, eps_end 0.05, 512k steps, 6 seeds) won 54 % of 3m sampled and 71 % \
-greedy. Rows with continuous actions are another task than discrete rows of the same environment. The rows of SMAX \
-were trained with what is now `algo.death=ends_return`, another objective than the recipes have today: in PPO's an \
-agent's return ended with its own death, while JaxMARL's, Mava's and today's ends with the episode; PQN's sum left out \
-the dead. QMIX's rows had a layer norm on what the mixer reads, which is no part of the paper and was removed.
+greedy. Rows with continuous actions are another task than discrete rows of the same environment. Seeds that \
+diverged are counted and are in no figure; records without `diverged` in them do not tell.
 """
+ABOUT = {  # what a mark of the rows means
+    OWN_RETURN: """\
+With what is now `algo.death=ends_return` the objective is another one than the recipes have today: in PPO's rows an \
+agent's return ended with its own death, while JaxMARL's, Mava's and today's ends with the episode; PQN's sum left out \
+the dead.
+""",
+    OLD_MIXER: """\
+QMIX's normalised state was a layer norm on what the mixer reads, which is no part of the paper.
+""",
+}
 NOTES = """
 **speaker_listener**: EPyMARL sums the reward over both agents, which doubles the figures above. `python \
 tools/speaker_bound.py` plans the listener's moves with the goal known after the one step that a word needs, and \
@@ -519,10 +578,12 @@ def main() -> None:
         reference_qmix = "\n".join(map(reference_qmix_row, peers))
 
     done = {t: json.loads((results / f"{t.name}.json").read_text()) for t in TRAININGS if recorded(t, results)}
-    text = intro(list(done.values())[-1]["provenance"])
+    text = ""
     for title, group, picture in SECTIONS:
         rows = [row(t, done[t]) if t in done else kept.get(t.title) for t in group]
         text += section(title, list(filter(None, rows)), [(t, done[t]) for t in group if t in done], images, picture)
+    about = "".join(f"\n{said}" for mark, said in ABOUT.items() if mark in text)
+    text = intro(list(done.values())[-1]["provenance"]) + about + text
     text += NOTES + benchmarl_section(done, results, images / "learning_at_benchmarl.png")
     text += JAXMARLS + reference + "\n" if reference else ""
     text += JAXMARLS_QMIX + reference_qmix + "\n" if reference_qmix else ""

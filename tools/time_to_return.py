@@ -6,10 +6,10 @@
 
 Each task is trained with the recipe that ships (``shipped``) and at BenchMARL's own sizes and hyperparameters
 (``benchmarl``). A training that has ended is not run again, one that was stopped goes on. The return is the IQM over
-seeds of the training episodes of a chunk; the first one at or above BenchMARL's, rounded to as many digits, counts, and
-its steps are those at the chunk's end. Seconds are that many steps of every seed at the training's own speed (steps per
-second in provenance.json, without compiling); seeds train side by side, so that one seed alone would need less.
-Compiling is told apart.
+seeds of the training episodes of a chunk, without seeds that diverged; the table has the number of these. The first
+return at or above BenchMARL's, rounded to as many digits, counts, and its steps are those at the chunk's end. Seconds
+are that many steps of every seed at the training's own speed (steps per second in provenance.json, without compiling);
+seeds train side by side, so that one seed alone would need less. Compiling is told apart.
 
 ``--beside other/bin/python`` trains BenchMARL itself, as long as ours, before and after every training of ``benchmarl``
 with one seed, by an interpreter that has it (tools/reference_benchmarl.py says how); a second table has both speeds.
@@ -29,6 +29,7 @@ from at_benchmarl import PPO_FRAMES, PPO_HYPERS, PPO_SIZES
 from learning import ROOT, Training, train
 
 from shoal.config.words import Parser, some_of
+from shoal.folder.tables import diverged_runs, left_out
 from shoal.report.statistics import iqm
 
 
@@ -75,7 +76,9 @@ def beside_row(task: str, folder: Path, before: float, after: float) -> str:
 def row(task: str, setting: str, folder: Path) -> str:
     """A line of the table."""
     table = pd.read_csv(folder / "metrics.csv").pivot(index="run", columns="env_steps", values="episode_return")
-    steps, values = table.columns.to_numpy(), iqm(table.to_numpy())
+    lost = diverged_runs(folder)
+    living = table.drop(index=sorted(lost)).to_numpy()
+    steps, values = table.columns.to_numpy(), iqm(living) if len(living) else np.full(table.shape[1], np.nan)
     facts = json.loads((folder / "provenance.json").read_text())
     speed, compiling = facts["session"]["steps_per_second"], facts["session"]["compile_seconds"]
     asked = BENCHMARL[task]
@@ -87,9 +90,9 @@ def row(task: str, setting: str, folder: Path) -> str:
     cells = [
         f"`{task}`",
         setting,
-        str(len(table)),
+        f"{len(table)} ({left_out(len(lost), 0)})" if lost else str(len(table)),
         f"{asked.value:g}",
-        f"{np.nanmax(values):.2f}",
+        f"{np.nanmax(values):.2f}" if len(living) else "-",
         took,
         f"{speed / 1e3:.1f}k",
         f"{compiling:.0f} s",

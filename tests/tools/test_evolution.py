@@ -128,7 +128,10 @@ def test_the_peers_population_has_agilerls_steps_and_generations(script):
     assert int(value(words, "evolve.rounds")) == 20  # of 10,000 steps
 
 
-def folder_of(place: Path, evaluations: list[list[float]], absolute: list[float]) -> Path:
+def folder_of(
+    place: Path, evaluations: list[list[float]], absolute: list[float], diverged: tuple[tuple[int, int], ...] = ()
+) -> Path:
+    """A training's records; ``diverged`` are runs and evaluations."""
     place.mkdir()
     rows = [
         {
@@ -137,6 +140,7 @@ def folder_of(place: Path, evaluations: list[list[float]], absolute: list[float]
             "lr": 10.0**-run,
             "evaluation/episode_return": one,
             "best_return": max(curve[: at + 1]),
+            "diverged": int((run, at) in diverged),
         }
         for run, curve in enumerate(evaluations)
         for at, one in enumerate(curve)
@@ -166,6 +170,28 @@ def test_a_search_hands_over_its_best_evaluated_run_by_its_fresh_episodes(script
     assert script.at_level(record, -2.0) == "0.00M" and script.at_level(record, -1.5) == "never"  # the median's
     both = script.merged([found, found])
     assert len(both["best"]) == len(both["absolute"]) == 4 and both["steps"] == [100, 200]
+
+
+def test_who_diverged_is_not_handed_over_and_is_counted(script, tmp_path):
+    """The second run came to most, and diverged after it; of the second search nobody lives."""
+    evaluations = [[-5.0, -3.0], [-1.0, -1.0], [-4.0, -1.0], [-9.0, -8.0]]
+    lost = ((1, 1), (2, 0), (2, 1), (3, 1))
+    place = folder_of(tmp_path / "run", evaluations, [-3.5, -1.0, -2.5, -7.0], lost)
+    found = script.outcome(place, 2, ["lr"])
+    assert found["best"] == [[-5.0, -3.0], [-np.inf, -np.inf]]
+    assert found["absolute"] == [-3.5, -np.inf] and found["diverged"] == [1, 2]
+    assert found["hypers"][0]["lr"] == 1.0 and np.isnan(found["hypers"][1]["lr"])
+    both = script.merged([found, {name: value for name, value in found.items() if name != "diverged"}])
+    assert both["diverged"] == [1, 2, 0, 0]  # records of before do not say
+    task = script.TASKS["spread"]._replace(searched={"lr": script.TASKS["spread"].searched["lr"]})
+    record = {**found, "members": 2, "cpu_seconds": 60.0}
+    (line,) = [one for one in script.search_table(task, {"random": record}) if one.startswith("| random")]
+    assert "| 2 x 2 x 0k (3 diverged) |" in line
+    # The slot of a member that diverged is taken by another: in a population its rows alone are left out.
+    history = [{"run": run, "env_steps": 100 * (at + 1), "lr": 0.1} for run in range(4) for at in range(2)]
+    pd.DataFrame(history).to_csv(place / "lineage.csv", index=False)
+    found = script.outcome(place, 2, ["lr"])
+    assert found["best"] == [[-1.0, -3.0], [-9.0, -np.inf]] and found["absolute"] == [-3.5, -np.inf]
 
 
 def test_the_page_keeps_what_others_wrote(script):

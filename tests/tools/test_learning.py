@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -125,3 +126,94 @@ def test_a_stopped_training_has_not_ended(script, tmp_path):
     assert not script.ended(training, tmp_path)
     (tmp_path / "metrics.csv").write_text("run,env_steps,episode_return\n0,100,1.0\n0,200,2.0\n")
     assert script.ended(training, tmp_path)
+
+
+def row_of(script, training, **facts) -> str:
+    """The line of a record with three seeds, the last of which came to most."""
+    curves = [[0.0, 1.0], [0.0, 2.0], [0.0, 90.0]]
+    provenance = {"session": {"seconds": 60}}
+    known = {"command": "x", "steps": [100, 200], "sampled": curves, "greedy": curves, "provenance": provenance}
+    return script.row(training, known | facts)
+
+
+def test_seeds_that_diverged_are_in_no_figure_and_are_counted(script, tmp_path):
+    training = script.Training("ippo", "vmas/balance", 200, seeds=3)
+    assert "| 3 x 0k |" in row_of(script, training)
+    line = row_of(script, training, diverged=[2])
+    assert "| 3 x 0k (1 diverged) |" in line and line.count("1.50 (1.00, 2.00)") == 2
+    nan = [[0.0, 1.0], [0.0, 2.0], [0.0, float("nan")]]
+    line = row_of(script, training, greedy=nan)
+    assert "| 3 x 0k (1 NaN) |" in line and line.count("1.50 (1.00, 2.00)") == 2
+    line = row_of(script, training, diverged=[0, 1, 2])
+    assert "| 3 x 0k (3 diverged) | episode return | - | - | - |" in line
+    ours = {"steps": [100, 200], "sampled": [[0.0, 1.0], [0.0, 2.0]], "diverged": [1]}
+    assert "| 2 x 0k (1 diverged) | 0.00 | 1.00 |" in script.beside(training, ours, ours)
+    script.draw([(training, ours | {"greedy": ours["sampled"]})], tmp_path / "x.png")
+
+
+def folder_of(place, algo: dict, diverged: tuple[int, ...] = ()) -> Path:
+    """What a training of two seeds leaves behind, as far as a record needs it."""
+    place.mkdir()
+    lines = ["run,seed,env_steps,episode_return,evaluation/episode_return,diverged"]
+    lines += [f"{run},{run},{step},{run},1,{int(run in diverged)}" for step in (100, 200) for run in range(2)]
+    (place / "metrics.csv").write_text("\n".join([*lines, ""]))
+    facts = {"python": "3", "packages": {}, "cores": 2, "session": {"seconds": 60}}
+    (place / "provenance.json").write_text(json.dumps(facts))
+    (place / "config.yaml").write_text(yaml.safe_dump({"algo": algo}))
+    return place
+
+
+def test_a_record_says_who_diverged_and_what_its_objective_was(script, tmp_path):
+    """Whether a row is marked depends on its record alone."""
+    smax, qmix = script.Training("mappo_rnn", "smax/3m", 200, 2), script.Training("qmix", "mpe/simple_spread", 200, 2)
+    out, today = tmp_path / "record.json", {"death": "keeps_return"}
+    for training, mark in ((smax, script.OWN_RETURN), (qmix, script.OLD_MIXER)):
+        assert row_of(script, training).endswith(f"| {mark} |")  # a record of before
+        script.record(training, folder_of(tmp_path / f"new_{training.name}", today, (1,)), out)
+        made = json.loads(out.read_text())
+        assert (made["death"], made["diverged"]) == ("keeps_return", [1])
+        assert script.row(training, made).endswith("|  |")
+        script.record(training, folder_of(tmp_path / f"old_{training.name}", {"normalise_state": True}), out)
+        assert script.row(training, json.loads(out.read_text())).endswith(f"| {mark} |")
+    plain = script.replace(qmix, words=("algo.normalise_state=false",))
+    assert row_of(script, plain, command=" ".join(plain.command)).endswith("|  |")
+    chosen = script.replace(smax, words=("algo.death=ends_return",), others="published")
+    asked = {"death": "ends_return", "command": " ".join(chosen.command)}
+    assert row_of(script, chosen, **asked).endswith("| published |")  # its own line says so
+    assert row_of(script, script.Training("ippo", "vmas/balance", 200)).endswith("|  |")
+    assert row_of(script, script.replace(smax, others="published")).endswith(f"| published; {script.OWN_RETURN} |")
+    assert all(mark not in t.others for t in script.TRAININGS for mark in (script.OWN_RETURN, script.OLD_MIXER))
+
+
+def test_joined_records_know_who_diverged(script, tmp_path, monkeypatch):
+    training, out = script.Training("ippo", "vmas/balance", 200, seeds=4), tmp_path / "record.json"
+    script.record(script.replace(training, seeds=2), folder_of(tmp_path / "first", {}, (0,)), out)
+    monkeypatch.setattr(script, "train", lambda part, folder: folder_of(folder, {}, (1,)))
+    monkeypatch.setattr(script, "ended", lambda part, folder: True)
+    script.add_seeds(training, tmp_path, out)
+    joined = json.loads(out.read_text())
+    assert (len(joined["sampled"]), joined["diverged"]) == (4, [0, 3])
+    smax = script.replace(training, env="smax/3m")
+    script.record(script.replace(smax, seeds=2), folder_of(tmp_path / "old", {}), out)
+    monkeypatch.setattr(script, "train", lambda part, folder: folder_of(folder, {"death": "keeps_return"}))
+    with pytest.raises(SystemExit, match="trained otherwise"):  # seeds of two objectives are no row
+        script.add_seeds(smax, tmp_path, out)
+    assert len(json.loads(out.read_text())["sampled"]) == 2
+
+
+def test_time_to_return_leaves_out_who_diverged(script, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    spec = importlib.util.spec_from_file_location("time_to_return_script", ROOT / "tools" / "time_to_return.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    place = folder_of(tmp_path / "x", {}, (1,))
+    text = (place / "metrics.csv").read_text().replace("1,1,200,1,", "1,1,200,99,")
+    (place / "metrics.csv").write_text(text)
+    facts = json.loads((place / "provenance.json").read_text())
+    facts["session"] |= {"steps_per_second": 1000, "compile_seconds": 1}
+    (place / "provenance.json").write_text(json.dumps(facts))
+    line = module.row("balance", "shipped", place)
+    assert "| 2 (1 diverged) | 20.6 | 0.00 | not reached in 0k |" in line
+    (place / "metrics.csv").write_text(text.replace(",1,0\n", ",1,1\n"))
+    assert "| 2 (2 diverged) | 20.6 | - | not reached in 0k |" in module.row("balance", "shipped", place)
