@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from hydra import main as hydra_main
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from shoal.config.compose import SEARCH, check, chosen_recipe, register
 from shoal.config.files import import_file, import_named, imported
@@ -144,11 +142,11 @@ def main(
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     try:
         hydra_main(version_base="1.3", config_path=config_dir, config_name=recipe)(job)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except Exception as error:  # Hydra answers some words with errors of any kind
         if job.begun:  # it is a fault of the training, or of a callback
             raise
-        fail(one_line(error, argv))
-    except OSError as error:  # Hydra's own folders
-        if job.begun:
-            raise
-        fail(error)
+        if isinstance(error, OSError):  # Hydra's own folders
+            fail(error)
+        line, words = one_line(error, argv), [word for word in argv if word.lstrip("+~").startswith(("hydra", "-"))]
+        named = any(word.lstrip("+~").partition("=")[0] in line for word in words)
+        fail(line if named else f"{' '.join(words)}: {line}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import IO
 from shoal.errors import Fault
 
 PARTIAL = ".partial-"  # begins the name of a file that is being written
+BLOCK = 4096  # bytes
 LINK = "is a symbolic link, and nothing is written through one"
 
 
@@ -86,6 +88,14 @@ def append(path: str | Path, text: str) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def check_room(folder: Path) -> None:
+    """Raise an ``OSError`` if a folder cannot take one more block."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(BLOCK))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def make_folder(path: str | Path) -> Path:

@@ -92,6 +92,8 @@ class Wandb:
         try:
             with writing.faults(self.folder / "wandb"):
                 yield
+                if self.started:
+                    writing.check_room(self.folder / "wandb")  # wandb's process is silent on a full disk
         except self.wandb.Error as error:
             raise Fault(f"logger={self.settings.name}: {str(error).splitlines()[0]}") from error
 

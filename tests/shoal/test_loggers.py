@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import struct
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from wandb.proto import wandb_internal_pb2
+
+from shoal.config.settings import Logger
+from shoal.errors import Fault
+from shoal.run import loggers
 
 WORDS = ["env=matrix/climbing", "logger=wandb_offline", "sweep.lr=[1e-3,3e-4]"]
 HEADER, BLOCK = 7, 2**15  # of wandb's file: a LevelDB log of protobuf records
@@ -107,3 +114,61 @@ def test_mistakes(train, capsys, word, line):
     with pytest.raises(SystemExit):
         train(*WORDS, word)
     assert line in capsys.readouterr().err
+
+
+# A full disk
+
+
+ROWS = [{"run": 0, "seed": 0, "env_steps": 64, "episode_return": 1.0, "diverged": False}]
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full(*_, **__):
+    raise FULL
+
+
+@pytest.mark.parametrize("when", ["log", "close"])
+def test_tensorboards_events_find_no_room(tmp_path, when):
+    """The system refuses to let the file grow, whatever tensorboardX keeps back until it is closed."""
+    logger = loggers.Tensorboard(tmp_path, runs=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    act = {"log": lambda: logger.log(ROWS, 64), "close": logger.close}[when]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        with pytest.raises(Fault) as error:
+            act()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(error.value) == f"{tmp_path / 'tensorboard'}: cannot be written (File too large)"
+
+
+class FakeError(Exception):
+    """What wandb raises."""
+
+
+@pytest.mark.parametrize("when", ["init", "log", "finish", "nobody"])
+@pytest.mark.parametrize("fault", [FULL, FakeError("broken pipe\nand much more")], ids=["disk", "wandb"])
+def test_wandbs_faults_are_one_line(tmp_path, monkeypatch, when, fault):
+    """``nobody``: wandb writes in a process of its own, which does not say that there was no room."""
+
+    def act(name: str):
+        def call(*_, **__):
+            if name == when:
+                raise fault
+
+        return call
+
+    run = SimpleNamespace(log=act("log"), finish=act("finish"))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(Error=FakeError, init=lambda **_: act("init")() or run))
+    if when == "nobody":
+        monkeypatch.setattr(os, "fsync", full)
+    config = {"env": {"name": "a/b"}}
+    with pytest.raises((Fault, loggers.UserError)) as error:
+        logger = loggers.make(Logger(name="wandb_offline"), tmp_path, config, range(1), "ippo")
+        logger.log(ROWS, 64)
+        logger.close()
+    line = str(error.value)
+    if isinstance(fault, FakeError) and when != "nobody":
+        assert line.startswith(f"logger=wandb{'' if when == 'init' else '_offline'}: broken pipe") and "\n" not in line
+    else:
+        assert line == f"{tmp_path / 'wandb'}: cannot be written (No space left on device)"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from shoal.run.placement import place
 from shoal.run.resume import refuse_taken
 from shoal.run.signals import Stop
 from tests.conftest import SCRIPT, SMALL
+from tests.shoal.test_loggers import opened
 from tests.shoal.test_runner import same_bits
 
 TINY = ["env=matrix/climbing", "algo.num_envs=4", "algo.rollout_length=8"]
@@ -293,10 +295,10 @@ def test_a_training_without_a_finished_chunk_begins_again(train, trained, tmp_pa
     same_bits(trained, folder)
 
 
-THOROUGH = [pytest.param(call, marks=pytest.mark.thorough) for call in (0, 2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18)]
+THOROUGH = [pytest.param(call, marks=pytest.mark.thorough) for call in (0, 3, 4, 5, 6, 13, 14, 15, 17, 18)]
 
 
-@pytest.mark.parametrize("call", [9, *THOROUGH])
+@pytest.mark.parametrize("call", [2, 9, 16, *THOROUGH])
 def test_a_full_disk_is_one_line_and_the_training_goes_on_to_the_bit(
     train, complaint, trained, tmp_path, monkeypatch, call
 ):
@@ -319,6 +321,59 @@ def test_a_full_disk_is_one_line_and_the_training_goes_on_to_the_bit(
         train(*TINY, folder=folder)
     same_bits(trained, folder)
     assert not list(folder.rglob("*partial*"))
+
+
+@pytest.fixture
+def disk():
+    """``disk(place, size)``: a small file system of its own at ``place``, or ``size`` for the one that is there."""
+    places = []
+
+    def call(place: Path, size: str) -> None:
+        options = f"{'remount,' if place in places else ''}size={size}"
+        place.mkdir(parents=True, exist_ok=True)
+        if shutil.which("mount") is None:
+            pytest.skip("there is no mount")
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True)
+        if done.returncode:
+            pytest.skip("file systems cannot be mounted here")
+        places.append(place)
+
+    yield call
+    for place in set(places):
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+DISKS = [("none", "", "36k"), ("none", "", "100k"), ("wandb_offline", "", "60k"), ("tensorboard", "", "76k")]
+DISKS += [("wandb_offline", "wandb", "8k"), ("tensorboard", "tensorboard", "4k")]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("logger", "place", "size"), DISKS)
+def test_a_disk_that_is_really_full(shell, trained, tmp_path, disk, logger, place, size):
+    """The folder, or a logger's part of it, on a file system of a few blocks; then there is room, for a new process."""
+    folder = tmp_path / "full"
+    disk(folder / place, size)
+    done = shell(SCRIPT, *SMALL, *TINY, f"logger={logger}", f"run.dir={folder}")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith(f"error: {folder / place}") and "No space left on device" in done.stderr
+    disk(folder / place, "64m")
+    done = shell(SCRIPT, f"resume={folder}")
+    assert done.returncode == 0, done.stderr
+    same_bits(trained, folder)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("blocks", range(2, 10))
+def test_what_wandb_loses_is_said(shell, tmp_path, disk, blocks):
+    """It writes in a process of its own, which is silent: its file is whole, or a line says that there was no room."""
+    disk(tmp_path / "run" / "wandb", f"{4 * blocks}k")
+    done = shell(SCRIPT, *SMALL, *TINY, "logger=wandb_offline", f"run.dir={tmp_path / 'run'}")
+    if done.returncode == 0:
+        (run,) = opened(tmp_path / "run")
+        assert [row["_step"] for row in run["history"]] == [64, 128, 192, 256]
+    else:
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+        assert "wandb: cannot be written (No space left on device)" in done.stderr
 
 
 # One writer
