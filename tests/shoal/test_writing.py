@@ -328,19 +328,19 @@ def disk():
     """``disk(place, size)``: a small file system of its own at ``place``, or ``size`` for the one that is there."""
     places = []
 
-    def call(place: Path, size: str) -> None:
-        options = f"{'remount,' if place in places else ''}size={size}"
-        place.mkdir(parents=True, exist_ok=True)
+    def call(where: Path, size: str) -> None:
+        options = f"{'remount,' if where in places else ''}size={size}"
+        where.mkdir(parents=True, exist_ok=True)
         if shutil.which("mount") is None:
             pytest.skip("there is no mount")
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(where)], capture_output=True)
         if done.returncode:
             pytest.skip("file systems cannot be mounted here")
-        places.append(place)
+        places.append(where)
 
     yield call
-    for place in set(places):
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    for mounted in set(places):
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
 
 
 DISKS = [("none", "", "36k"), ("none", "", "100k"), ("wandb_offline", "", "60k"), ("tensorboard", "", "76k")]
