@@ -14,7 +14,7 @@ from typing import IO
 from shoal.errors import Fault
 
 PARTIAL = ".partial-"  # begins the name of a file that is being written
-BLOCK = 4096  # bytes
+BLOCKS = 2**16  # bytes
 LINK = "is a symbolic link, and nothing is written through one"
 
 
@@ -91,9 +91,9 @@ def append(path: str | Path, text: str) -> None:
 
 
 def check_room(folder: Path) -> None:
-    """Raise an ``OSError`` if a folder cannot take one more block."""
+    """Raise an ``OSError`` if a folder cannot take some more blocks."""
     with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(bytes(BLOCK))
+        file.write(bytes(BLOCKS))
         file.flush()
         os.fsync(file.fileno())
 

@@ -6,38 +6,38 @@ import sys
 
 import pytest
 
-from shoal.__main__ import run
+from shoal.__main__ import COMMANDS, run
 from shoal.baselines.ippo import ippo_ff_mpe
 from shoal.benchmark.settings import read
 from shoal.cli import main
 from shoal.errors import UserError
 from tests.conftest import ROOT
 
-SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 UNKNOWN = {  # what each does not know, and the nearest word
     "benchmark": {"--plan": "plan", "algoritms=[ippo]": "algorithms", "seds=3": "seeds", "hyper.lr=1": "hypers"},
     "export": {"--jax": "jax", "whihc=last": "which", "imprt=x.py": "import"},
     "render": {"--epsiodes=2": "--episodes", "size=40": "--size=40", "vmas/balanse": "vmas/balance"},
     "report": {"--animation-s=0": "--animations", "title=mine": "--title=mine"},
-    "python -m shoal": {"ipo": "ippo"},
-    "python -m shoal ippo": {"--multirn": "--multirun", "sedes=3": "seeds", "algo.num_env=3": "algo.num_envs"},
+    "list": {"evns": "envs"},
+    "new": {"--form": "--from"},
+    "": {"ipo": "ippo", "reprot": "report"},
+    "ippo": {"--multirn": "--multirun", "sedes=3": "seeds", "algo.num_env=3": "algo.num_envs"},
     "baselines/ippo/ippo_ff_mpe.py": {"--multirn": "--multirun", "hyper.lr=1": "hypers.lr", "evolve=pbd": "pbt"},
 }
 
 
 def call(name: str, word: str, monkeypatch) -> None:
     """The command line as a function."""
-    monkeypatch.setattr(sys, "argv", [name, word])
-    if name.startswith("python"):
-        run([*name.split()[3:], word])
-    elif name.startswith("baselines"):
+    if name.startswith("baselines"):
+        monkeypatch.setattr(sys, "argv", [name, word])
         main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
     else:
-        run([name, word])
+        monkeypatch.setattr(sys, "argv", [])
+        sys.exit(run([*name.split(), word]))
 
 
-def test_every_script_is_here():
-    assert set(SCRIPTS) < set(UNKNOWN)
+def test_every_command_and_script_is_here():
+    assert {*COMMANDS, *(path.stem for path in (ROOT / "scripts").glob("*.py"))} < set(UNKNOWN)
 
 
 @pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in UNKNOWN.items() for word in words])
