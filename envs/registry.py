@@ -7,12 +7,16 @@ import inspect
 import math
 from collections.abc import Callable
 from numbers import Real
+from typing import Any
 
 from shoal.envs.base import Env
 from shoal.envs.check import check_facts
 from shoal.envs.wrappers import TimeLimit
 from shoal.errors import UserError
 
+MOST = 1000  # of anything that an environment has
+COUNTS = ("n_", "num_", "dim_", "agents", "states")  # how the names of its numbers begin
+LARGEST = 2**31 - 1
 Factory = Callable[..., Env]
 _FACTORIES: dict[str, Factory] = {}
 _FAMILIES: dict[str, tuple[Callable[[str], Factory], Callable[[str], str]]] = {}
@@ -70,6 +74,7 @@ def make(name: str, *, horizon: int | None = None, continuous: bool | None = Non
         if unknown:
             allowed = ", ".join(sorted({*parameters, "horizon"} - {"continuous"}))
             raise UserError(f"env.kwargs.{unknown[0]}: {name} takes {allowed}")
+    _check_sizes(kwargs)
     env = factory(**kwargs)
     check_facts(env, name)
     env.name = name
@@ -78,7 +83,18 @@ def make(name: str, *, horizon: int | None = None, continuous: bool | None = Non
         raise UserError(f"env.kwargs.continuous={continuous}: {name} has {kind} actions only")
     if horizon is not None:
         number = isinstance(horizon, Real) and not isinstance(horizon, bool) and math.isfinite(horizon)
-        if not number or int(horizon) != horizon or horizon < 1:
-            raise UserError(f"env.kwargs.horizon={horizon}: must be a whole number of steps, at least 1")
+        if not number or int(horizon) != horizon or not 1 <= horizon <= LARGEST:
+            raise UserError(
+                f"env.kwargs.horizon={horizon}: must be a whole number of steps, at least 1, at most {LARGEST}"
+            )
         env.horizon = int(horizon)
     return TimeLimit(env)
+
+
+def _check_sizes(kwargs: dict[str, Any]) -> None:
+    """Refuse numbers of things with which making an environment would not end."""
+    for name, value in kwargs.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        most = MOST if name.startswith(COUNTS) else LARGEST if whole else math.inf
+        if isinstance(value, Real) and value > most:
+            raise UserError(f"env.kwargs.{name}={value}: must be at most {most}")

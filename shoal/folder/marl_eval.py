@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from shoal.folder import reading, writing
 from shoal.folder.layout import RETURN
-from shoal.folder.tables import Entry
+from shoal.folder.tables import Entry, as_figures
 
 if TYPE_CHECKING:
     from shoal.run.sweep import Runs
@@ -81,8 +82,8 @@ def _run(seed: int, record: Mapping[str, Any]) -> Run:
     timed = elapsed if len(elapsed) == len(steps) else []
     extremes = {}
     for name in names:
-        every = [value for one in (*episodes, absolute) for value in one.get(name, ())]
-        extremes[name] = min(every), max(every)
+        every = [value for one in (*episodes, absolute) for value in one.get(name, ()) if math.isfinite(value)]
+        extremes[name] = min(every, default=math.inf), max(every, default=-math.inf)
     counts = [int(fields["step_count"]) for fields in steps]
     if any(not 0 <= count < 2**53 for count in counts):
         raise ValueError("step_count")
@@ -94,7 +95,7 @@ def _episodes(fields: Mapping[str, Any]) -> dict[str, list[float]]:
     for name, values in fields.items():
         listed = values if isinstance(values, list) else [values]
         if name not in NOT_METRICS and listed:
-            found[our_name(name)] = [float(value) for value in listed]
+            found[our_name(name)] = as_figures([float(value) for value in listed]).tolist()
     return found
 
 

@@ -57,7 +57,8 @@ def read_provenance(folder: Path) -> dict[str, Any]:
             x for value in facts.values() for x in (value.values() if isinstance(value, dict) else np.ravel(value))
         ]
         flat = not any(isinstance(x, dict | list) for x in inner)
-        named = all(isinstance(device, str) for device in facts.get("devices", ()))
+        devices = facts.get("devices", [])
+        named = isinstance(devices, list) and all(isinstance(device, str) for device in devices)
         return facts if sound and flat and named and isinstance(facts.get("packages", {}), dict) else {}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -74,6 +74,12 @@ def evaluation(line: str) -> Entry:
     return entry
 
 
+def as_figures(values: Any) -> np.ndarray:
+    """Numbers as an array; those beyond float32, which no training computes, are infinite."""
+    array = np.asarray(values, np.float64)
+    return np.where(np.abs(array) > np.finfo(np.float32).max, np.copysign(np.inf, array), array)
+
+
 def means_of(entry: Entry, metric: str) -> np.ndarray:
     """``[R]``: the means of a metric over the episodes of one evaluation."""
     return np.asarray(entry["metrics"][metric], np.float64).mean(axis=-1)

@@ -27,7 +27,14 @@ from shoal.folder.layout import (
 from shoal.folder.lineage import best_of_populations, lost_populations
 from shoal.folder.marl_eval import Run, read_json
 from shoal.folder.provenance import read_provenance
-from shoal.folder.tables import Entry, diverged_runs, read_evaluations, recorded_objective, swept_of_runs
+from shoal.folder.tables import (
+    Entry,
+    as_figures,
+    diverged_runs,
+    read_evaluations,
+    recorded_objective,
+    swept_of_runs,
+)
 from shoal.report.cells import cells_of, objectives_of, tell_apart
 from shoal.report.table import OBJECTIVE, Results, Training
 
@@ -141,16 +148,18 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
     first_metrics = entries[0]["metrics"] if entries else {}
     shared = [metric for metric in first_metrics if all(metric in entry["metrics"] for entry in entries)]
     for entry in entries:
-        tables = {metric: np.asarray(entry["metrics"][metric], float) for metric in shared}
-        means, lows, highs = (
-            {metric: reduce(table, axis=-1).tolist() for metric, table in tables.items()}
-            for reduce in (np.mean, np.min, np.max)
-        )
+        tables = {metric: as_figures(entry["metrics"][metric]) for metric in shared}
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            means, lows, highs = (
+                {metric: reduce(table, axis=-1).tolist() for metric, table in tables.items()}
+                for reduce in (np.mean, np.min, np.max)
+            )
         for position, run in enumerate(entry["runs"]):
             record = runs.setdefault(run, Run(first + run % seeds, [], {}, [], {}, [], {}, run in lost))
             for metric in tables:
                 low, high = record.extremes.get(metric, (np.inf, -np.inf))
-                record.extremes[metric] = min(low, lows[metric][position]), max(high, highs[metric][position])
+                if np.isfinite(means[metric][position]):
+                    record.extremes[metric] = min(low, lows[metric][position]), max(high, highs[metric][position])
             episodes = {metric: entry["metrics"][metric][position] for metric in shared}
             if "absolute" in entry:
                 record.absolute = episodes

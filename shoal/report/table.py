@@ -11,6 +11,7 @@ import numpy as np
 
 from shoal.folder.layout import RETURN, swept_names
 from shoal.folder.marl_eval import Run
+from shoal.folder.tables import as_figures
 
 OBJECTIVE = "objective"  # stands for each task's own metric where tasks are ranked by different ones
 
@@ -70,7 +71,10 @@ class Cell:
         self.absolute = {}
         for name in self.metrics:
             if all(has_absolute(run, name) for run in self.runs):
-                self.absolute[name] = np.array([np.mean(run.absolute[name]) for run in self.runs])
+                with np.errstate(invalid="ignore"):  # infinities of both signs
+                    scores = np.array([as_figures(run.absolute[name]).mean() for run in self.runs])
+                if np.isfinite(scores).all():
+                    self.absolute[name] = scores
         self.seconds = None
         if all(run.elapsed for run in self.runs):
             self.seconds = np.mean([run.elapsed for run in self.runs], axis=0)

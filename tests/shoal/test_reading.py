@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -21,8 +22,12 @@ from shoal.config.settings import complete, saved_settings
 from shoal.envs.host.pettingzoo import own_module
 from shoal.errors import UserError
 from shoal.folder import checkpoint, policies, reading
+from shoal.folder.provenance import read_provenance
 from shoal.report import animation
+from shoal.report.merge import merge
+from shoal.report.page import page
 from shoal.report.read import read
+from shoal.report.summary import summarise
 from shoal.run.compile import in_precision
 from shoal.run.resume import resumed_config
 from shoal.training import make_plan
@@ -236,6 +241,34 @@ def test_what_is_no_regular_file_is_not_waited_for(folder):
 
 
 # Records, manifests and policies (B9, B13, B16, B20, B23).
+
+
+INFINITY = float("inf")
+STRANGE = [(INFINITY, 1.0), (INFINITY, -INFINITY), (1e308, 1.0), (1e308, -1e308)]
+
+
+@pytest.mark.parametrize("line", [0, -2, -1], ids=["first", "last", "absolute"])
+def test_an_evaluation_of_numbers_that_are_none_is_left_out(folder, line):
+    """Infinity, or what float32 cannot hold, in one episode or in two of both signs."""
+    path = folder / "evaluations.jsonl"
+    lines = path.read_text().splitlines()
+    entry = json.loads(lines[line])
+    for strange in STRANGE:
+        changed = copy.deepcopy(entry)
+        changed["metrics"]["episode_return"][1][:2] = strange
+        others = [*lines]
+        others[line] = json.dumps(changed)
+        path.write_text("\n".join(others) + "\n")
+        found = read([folder])
+        assert "<script" in page(summarise(found, "title"), found)
+        assert merge(found.cells, found.notes)
+
+
+def test_facts_of_other_kinds(folder):
+    path = folder / "provenance.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"devices": {"cpu": "0"}}))
+    assert read_provenance(folder) == {}
 
 
 def test_a_junk_line_is_named(folder):
