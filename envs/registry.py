@@ -94,7 +94,8 @@ def make(name: str, *, horizon: int | None = None, continuous: bool | None = Non
 def _check_sizes(kwargs: dict[str, Any]) -> None:
     """Refuse numbers of things with which making an environment would not end."""
     for name, value in kwargs.items():
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        most = MOST if name.startswith(COUNTS) else LARGEST if whole else math.inf
-        if isinstance(value, Real) and value > most:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        most = MOST if name.startswith(COUNTS) else LARGEST if isinstance(value, int) else math.inf
+        if value > most:
             raise UserError(f"env.kwargs.{name}={value}: must be at most {most}")

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from shoal.config.named import algorithms, module_of
 from shoal.config.words import fail, nearest
-from shoal.errors import UserError
+from shoal.errors import Fault, UserError
+from shoal.streams import guarded
 
 COMMANDS = {  # each a module with a `main(words)`
     "list": "shoal.listing",
@@ -69,7 +70,12 @@ def main(*words: str) -> None:
     """The command line of this process, after ``words``."""
     import shoal.early  # noqa: F401  Ctrl-C from the first moment
 
-    sys.exit(run([*words, *sys.argv[1:]]))
+    try:
+        with guarded():
+            code = run([*words, *sys.argv[1:]])
+    except Fault as error:
+        fail(error)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from shoal import streams
 from shoal.config.compose import SEARCH, check, chosen_recipe, register
 from shoal.config.files import import_file, import_named, imported
 from shoal.config.named import CONFIG_DIR
@@ -82,7 +83,7 @@ class Job:
     def train(self, cfg: DictConfig, words: list[str], folder: Path | None = None) -> None:
         """Train what ``cfg`` says, composed with ``words``; ``folder`` replaces its ``run.dir``."""
         from shoal import training
-        from shoal.run import hosts, progress
+        from shoal.run import hosts
         from shoal.run.signals import GO_ON, Stopped
 
         self.begun = True
@@ -92,7 +93,7 @@ class Job:
             enable_compilation_cache()
             for name in cfg.imports:  # they are imported already, but in the process of a launcher
                 import_named(name, "import=")
-            with progress.guarded():
+            with streams.guarded():
                 training.run(*self.parts, cfg, folder, words, self.callbacks)
         except UserError as error:
             fail(error)

@@ -26,6 +26,15 @@ def test_help_comes_at_once_and_lists_commands_and_algorithms():
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0  # seconds
 
 
+@pytest.mark.parametrize("words", [["--help"], ["list", "algorithms"]])
+def test_a_full_disk_behind_standard_output_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "shoal", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output: cannot be written (No space left on device); all files are whole\n"
+
+
 def test_lists(capsys):
     assert run(["list", "algorithms"]) == 0
     assert capsys.readouterr().out.split() == list(algorithms())

@@ -197,6 +197,8 @@ def _read(given: list[str], evolves: bool, kinds: set[str]) -> tuple[list[str], 
         if key == "launcher" and not {"--multirun", "--cfg"} & kinds:
             raise UserError(f"{word}: launches the jobs of a multirun (-m); without one, leave it out")
         if not override.is_sweep_override():
+            if "/" in key and not isinstance(override.value(), str | list | None):
+                raise UserError(f"{word}: must be a name")
             singles.append(word)
             continue
         if not multirun:

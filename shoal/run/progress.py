@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
-
-from shoal.errors import Fault
 
 
 def human(number: float) -> str:
@@ -24,52 +17,6 @@ def human(number: float) -> str:
         if abs(number) >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:.3g}"
-
-
-class Guarded:
-    """A standard stream that raises nothing: when its pipe is closed or its disk full, it falls silent."""
-
-    def __init__(self, stream: Any):
-        self.stream = stream
-        self.failure: OSError | None = None
-
-    def write(self, text: str) -> int:
-        self._attempt(self.stream.write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        self._attempt(self.stream.flush)
-
-    def _attempt(self, act: Any, *arguments: str) -> None:
-        try:
-            act(*arguments)
-        except OSError as error:
-            self.failure = self.failure or error
-            with suppress(OSError):  # Python flushes once more when it ends
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, self.stream.fileno())
-                os.close(null)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-@contextmanager
-def guarded() -> Iterator[None]:
-    """No closed pipe or full disk behind a standard stream ends what is inside. A standard output that is cut off is a
-    :class:`Fault` in the end.
-    """
-    before = sys.stdout, sys.stderr
-    streams = [stream and Guarded(stream) for stream in before]
-    sys.stdout, sys.stderr = streams  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for stream in filter(None, streams):
-            stream.flush()
-        sys.stdout, sys.stderr = before
-    if streams[0] and streams[0].failure:
-        raise Fault(f"standard output: cannot be written ({streams[0].failure.strerror}); all files are whole")
 
 
 class _Percent(ProgressColumn):

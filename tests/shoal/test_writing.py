@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal import streams
 from shoal.errors import Fault, UserError
 from shoal.folder import checkpoint, lock, reading, writing
 from shoal.folder.records import Begun, Records
-from shoal.run import progress, signals
+from shoal.run import signals
 from shoal.run.placement import place
 from shoal.run.resume import refuse_taken
 from shoal.run.signals import Stop
@@ -463,10 +464,10 @@ def test_a_closed_pipe_ends_nothing(monkeypatch):
     stop = Stop()
     stop._ask(signal.SIGTERM, None)
     assert stop.asked and stop.scheduled
-    with progress.guarded():
+    with streams.guarded():
         print("line", file=sys.stderr, flush=True)
     monkeypatch.setattr(sys, "stdout", cut())
-    with pytest.raises(Fault, match="standard output: cannot be written"), progress.guarded():
+    with pytest.raises(Fault, match="standard output: cannot be written"), streams.guarded():
         print("table", flush=True)
         print("more", flush=True)
 
