@@ -97,5 +97,5 @@ def _check_sizes(kwargs: dict[str, Any]) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
         most = MOST if name.startswith(COUNTS) else LARGEST if isinstance(value, int) else math.inf
-        if value > most:
+        if math.isfinite(value) and value > most:
             raise UserError(f"env.kwargs.{name}={value}: must be at most {most}")
