@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import chex
@@ -189,27 +188,6 @@ class ParticleEnv(Env):
         if multi_discrete:
             return MultiDiscrete(tuple(map(tuple, choices.tolist())))
         return Discrete(tuple(choices.prod(axis=1).tolist()))
-
-
-def check_count(name: str, value: Any, least: int) -> int:
-    """``value`` if it is a whole number of at least ``least``."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise UserError(f"env.kwargs.{name}={value!r}: must be a whole number, at least {least}")
-    return int(value)
-
-
-def check_ratio(name: str, value: Any) -> float:
-    """``value`` if it is in [0, 1]."""
-    if isinstance(value, str | bool) or not 0 <= value <= 1:
-        raise UserError(f"env.kwargs.{name}={value!r}: must be in [0, 1]")
-    return float(value)
-
-
-def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """``value`` if it is one of ``allowed``."""
-    if value not in allowed:
-        raise UserError(f"env.kwargs.{name}={value!r}: must be {' or '.join(map(repr, allowed))}")
-    return value
 
 
 def numbered(name: str, count: int) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.mpe.base import ParticleEnv, check_count, numbered
+from shoal.envs.mpe.base import ParticleEnv, numbered
 from shoal.envs.mpe.world import World, distance, least, pick, relative, total
+from shoal.envs.options import check_count
 
 
 class SimpleAdversary(ParticleEnv):

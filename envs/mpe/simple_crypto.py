@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.mpe.base import ParticleEnv, check_choice
+from shoal.envs.mpe.base import ParticleEnv
 from shoal.envs.mpe.world import World, total
+from shoal.envs.options import check_choice
 
 LANDMARKS, WORDS = 2, 4
 EVE = 0

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.mpe.base import check_choice, check_count
 from shoal.envs.mpe.simple_tag import SimpleTag
 from shoal.envs.mpe.world import relative, squared_distances, total
+from shoal.envs.options import check_choice, check_count
 from shoal.errors import UserError
 
 CANDIDATES = 100  # places that a prey considers

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.mpe.base import ParticleEnv, check_ratio, numbered
+from shoal.envs.mpe.base import ParticleEnv, numbered
 from shoal.envs.mpe.world import World, distance, pick
+from shoal.envs.options import check_ratio
 
 AGENTS, LANDMARKS, WORDS = 2, 3, 10
 

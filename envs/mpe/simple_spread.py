@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.mpe.base import ParticleEnv, check_count, check_ratio, numbered
+from shoal.envs.mpe.base import ParticleEnv, numbered
 from shoal.envs.mpe.world import World, least, relative, squared_distances, total
+from shoal.envs.options import check_count, check_ratio
 
 SILENCE = 2  # each agent's observation holds so many zeros per other agent: a message channel that nobody uses
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.mpe.base import ParticleEnv, check_choice, check_count, numbered
+from shoal.envs.mpe.base import ParticleEnv, numbered
 from shoal.envs.mpe.world import World, bound_penalty, others, relative, total, touching
+from shoal.envs.options import check_choice, check_count
 
 
 class SimpleTag(ParticleEnv):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.mpe.base import ParticleEnv, check_choice, check_count, numbered
+from shoal.envs.mpe.base import ParticleEnv, numbered
 from shoal.envs.mpe.world import World, bound_penalty, least, squared_distances, total, touching, unstack, without_own
+from shoal.envs.options import check_choice, check_count
 
 WORDS = 4
 

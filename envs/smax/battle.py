@@ -1,61 +1,32 @@
-"""SMAX, StarCraft-like battles against a scripted team, as ``smax/2s3z`` and so on.
+"""The battle: its state, the step, the script of the enemies, and what the allies see.
 
-The same state, action and random numbers give the same next state, observations, rewards and legal actions as in
-JaxMARL's ``HeuristicEnemySMAX.step_env`` (Rutherford et al. 2024; tests/envs/test_smax.py compares them on every map).
-Names, order and numbering of units and actions are JaxMARL's: north, east, south, west, stop, then attack an enemy.
-An episode ends when a team is dead; JaxMARL's own time limit is a step late, our ``TimeLimit`` is not.
-Left out: continuous actions, learned enemies, and names for the types of units.
-
-An environment is a handful of small arrays, and a CPU is fast along a long last axis only. So the battle is written
-for many environments at once with them on the last axis, and ``jax.vmap`` (over environments, as everywhere in Shoal)
-is told to use it: see :func:`batched_last`.
-
-Shapes: A allies, M enemies, U = A + M units (allies first), E environments, F features of a unit, K types of units.
+Shapes: A allies, M enemies, U = A + M units (allies first), E environments, F features of a unit.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from itertools import accumulate
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.custom_batching import custom_vmap
 
 from shoal.envs.base import Discrete, Env, TimeStep
-from shoal.envs.mpe.base import check_choice, check_count
-from shoal.envs.registry import register
-from shoal.errors import UserError
+from shoal.envs.options import check_choice, check_count
+from shoal.envs.smax.arrays import batched_last, distance, fold, heading, pick, push
+from shoal.envs.smax.units import TYPES, Stats, per_type
 
 HORIZON = 100
 MOVES = 5  # north, east, south, west, stop
 STOP = 4
 SECTIONS, PER_SECTION = 32, 2  # of a conic observation
 SPREAD = 2.0  # units start within this of their place, per coordinate
-
-TYPES = "mMsZzh"  # marine, marauder, stalker, zealot, zergling, hydralisk
-MAPS: dict[str, tuple[str, str] | int] = {  # the types of both teams, or how many units of random types each
-    "3m": ("m" * 3, "m" * 3),
-    "8m": ("m" * 8, "m" * 8),
-    "25m": ("m" * 25, "m" * 25),
-    "5m_vs_6m": ("m" * 5, "m" * 6),
-    "10m_vs_11m": ("m" * 10, "m" * 11),
-    "27m_vs_30m": ("m" * 27, "m" * 30),
-    "2s3z": ("ssZZZ", "ssZZZ"),
-    "3s5z": ("sssZZZZZ", "sssZZZZZ"),
-    "3s5z_vs_3s6z": ("sssZZZZZ", "sssZZZZZZ"),
-    "3s_vs_5z": ("sss", "ZZZZZ"),
-    "6h_vs_8z": ("hhhhhh", "ZZZZZZZZ"),
-    "smacv2_5_units": 5,
-    "smacv2_10_units": 10,
-    "smacv2_20_units": 20,
-}
 
 
 class State(struct.PyTreeNode):
@@ -70,52 +41,14 @@ class State(struct.PyTreeNode):
     prey: chex.Array  # [M] int32: whom an enemy attacked last, counted as in its actions; -1 for nobody
 
 
-class Stats(struct.PyTreeNode):
-    """What a unit's type decides: ``[U, 1]`` on a map of given types, else ``[U, E]``."""
+class Viewer(NamedTuple):
+    """An ally that looks around, or several along a leading axis."""
 
-    velocities: chex.Array
-    attacks: chex.Array
-    attack_ranges: chex.Array
-    sight_ranges: chex.Array
-    radiuses: chex.Array
-    health: chex.Array
-    weapon_cooldowns: chex.Array
-
-
-def batched_last(function: Callable) -> Callable:
-    """A function of arrays ``[..., E]``, as one of arrays without the last axis; ``vmap`` puts its axis there."""
-
-    @custom_vmap
-    def one(*arguments):
-        return jax.tree.map(lambda x: x[..., 0], function(*jax.tree.map(lambda x: x[..., None], arguments)))
-
-    @one.def_vmap
-    def many(size, in_batched, *arguments):
-        def last(x, is_batched):
-            return jnp.moveaxis(x, 0, -1) if is_batched else jnp.broadcast_to(x[..., None], (*x.shape, size))
-
-        results = function(*jax.tree.map(last, arguments, tuple(in_batched)))
-        results = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), results)
-        return results, jax.tree.map(lambda _: True, results)
-
-    return one
-
-
-def apart(x: chex.Array, axis: int) -> list[chex.Array]:
-    """The slices along an axis."""
-    return [jax.lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
-
-
-def fold(x: chex.Array, axis: int, function: Callable = operator.add) -> chex.Array:
-    """The sum (or another fold) over a short axis, written out: XLA's own reductions are slow there on a CPU."""
-    return reduce(function, apart(x, axis))
-
-
-def pick(mask: chex.Array, uniform: chex.Array) -> chex.Array:
-    """One of those in the mask ``[M, A, E]`` for each of ``M``, all alike, by ``uniform [M, E]``; as a mask."""
-    rank = jnp.stack(list(accumulate(apart(mask.astype(jnp.float32), 1))), axis=1)
-    wanted = ((1.0 - uniform) * rank[:, -1])[:, None]
-    return mask & (rank >= wanted) & (rank - 1.0 < wanted)
+    number: chex.Array  # []
+    place: chex.Array  # [2, E]
+    sight: chex.Array  # [E] how far it sees
+    alive: chex.Array  # [E]
+    own: chex.Array  # [F', E] what it knows of itself
 
 
 class Smax(Env):
@@ -341,10 +274,9 @@ class Smax(Env):
         own = jnp.where(alive[:, None], own, 0.0)
         seen = jnp.concatenate([health, place, self.deeds(state), ready, types], axis=1)  # [U, F, E]
         sight = jnp.broadcast_to(stats.sight_ranges, alive.shape)
-        look = partial(self.look, seen=seen, alive=alive)
         # A loop, because XLA would otherwise fuse all of it into the transposition that follows, which takes long.
-        viewers = jax.tree.map(lambda x: x[:allies], (np.arange(allies), place, sight, alive, own))
-        obs = jax.lax.map(lambda viewer: look(*viewer), viewers)
+        viewers = jax.tree.map(lambda x: x[:allies], Viewer(np.arange(allies), place, sight, alive, own))
+        obs = jax.lax.map(partial(self.look, seen=seen, alive=alive), viewers)
 
         far = distance(state.pos[:, :allies], state.pos[:, allies:])  # [A, M, E]
         shootable = (far < stats.attack_ranges[:allies, None]) & alive[:allies, None] & alive[allies:]
@@ -368,27 +300,18 @@ class Smax(Env):
         deeds = jnp.stack([*heading(state.action), attack], axis=1)
         return deeds if self.see_enemy_actions else deeds.at[self.allies :].set(0.0)
 
-    def look(
-        self,
-        viewer: chex.Array,  # [] which ally
-        place: chex.Array,  # [2, E] its own
-        sight: chex.Array,  # [E]
-        living: chex.Array,  # [E]
-        own: chex.Array,  # [F', E] what it knows of itself
-        *,
-        seen: chex.Array,  # [U, F, E] all units, with their places on the map
-        alive: chex.Array,  # [U, E]
-    ) -> chex.Array:
-        """What one ally observes, ``[O, E]``."""
-        way = (seen[:, 1:3] - place) / sight
-        visible = (jnp.sqrt(way[:, 0] ** 2 + way[:, 1] ** 2) < 1.0) & living
+    def look(self, viewer: Viewer, seen: chex.Array, alive: chex.Array) -> chex.Array:
+        """What one ally observes, ``[O, E]``; ``seen [U, F, E]`` are all units on the map, ``alive`` is ``[U, E]``."""
+        own = viewer.own
+        way = (seen[:, 1:3] - viewer.place) / viewer.sight
+        visible = (jnp.sqrt(way[:, 0] ** 2 + way[:, 1] ** 2) < 1.0) & viewer.alive
         parts = seen[:, :1], way, seen[:, 3:]
         if self.observation_type == "conic":
-            others = self.in_directions(viewer, jnp.concatenate(parts, axis=1), visible)
+            others = self.in_directions(viewer.number, jnp.concatenate(parts, axis=1), visible)
         else:
             visible = (visible & alive)[:, None]
             seen = jnp.concatenate([jnp.where(visible, part, 0.0) for part in parts], axis=1)
-            before = np.arange(self.units - 1)[:, None, None] < viewer
+            before = np.arange(self.units - 1)[:, None, None] < viewer.number
             others = jnp.where(before, seen[:-1], seen[1:])  # all but itself
         return jnp.concatenate([others.reshape(-1, own.shape[-1]), own])
 
@@ -408,37 +331,3 @@ class Smax(Env):
         if not self.random_units:
             return jax.tree.map(lambda row: row[self.types][:, None], self.table)
         return jax.tree.map(lambda row: sum((types == i) * value for i, value in enumerate(row)), self.table)
-
-
-def per_type(name: str, values: Sequence[float]) -> np.ndarray:
-    """``[K]``, if there are so many."""
-    if np.shape(values) != (len(TYPES),):
-        raise UserError(f"env.kwargs.{name}={values}: must be {len(TYPES)} numbers, one for each type of unit")
-    return np.asarray(values, np.float32)
-
-
-def heading(action: chex.Array) -> chex.Array:
-    """The direction of a move, ``[2, U, E]``."""
-    plus, minus = np.array([1, 0])[:, None, None], np.array([3, 2])[:, None, None]  # east and north, west and south
-    return (action == plus).astype(jnp.float32) - (action == minus)
-
-
-def distance(a: chex.Array, b: chex.Array) -> chex.Array:
-    """From each of ``a [2, n, E]`` to each of ``b [2, m, E]``: ``[n, m, E]``."""
-    way = a[:, :, None] - b[:, None]
-    return jnp.sqrt(way[0] ** 2 + way[1] ** 2)
-
-
-def push(pos: chex.Array, alive: chex.Array, radius: chex.Array) -> chex.Array:
-    """Living units that overlap move apart, by half of the overlap each; ``pos [2, U, E]``."""
-    way = pos[:, :, None] - pos[:, None]  # [2, U, U, E]
-    far = jnp.sqrt(way[0] ** 2 + way[1] ** 2) + np.eye(pos.shape[1], dtype=np.float32)[..., None] + 1e-6
-    overlap = jax.nn.relu((radius[:, None] + radius) / far - 1.0)
-    overlap = jnp.where(alive[:, None] & alive, overlap, 0.0)
-    return pos + fold(way * overlap, 2) / 2
-
-
-def register_all() -> None:
-    """Make every map known as ``smax/<map>``."""
-    for name, units in MAPS.items():
-        register(f"smax/{name}", partial(Smax, units))
