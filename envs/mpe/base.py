@@ -32,7 +32,7 @@ class State:
 
 
 class ParticleEnv(Env):
-    """A task: subclasses describe the world and implement ``observe`` and ``reward``.
+    """A task: subclasses describe the world, who speaks and what is drawn, and implement ``observe`` and ``reward``.
 
     An agent that moves has 5 actions (stay, left, right, down, up; continuous: 5 numbers in [0, 1], of which the
     second pushes left, the third right, the fourth down and the fifth up). One that speaks chooses a word or, if
@@ -43,6 +43,10 @@ class ParticleEnv(Env):
     terminates = False
     mortal = False
     horizon = HORIZON
+    speakers, words = 0, 0  # how many agents speak, the first ones, and the size of a message
+    goals: tuple[int, ...] | None = None  # the shape of the state's `goal`
+    goal_count = 1  # an entry of `goal` is below this
+    landmark_spawn = 1.0  # landmarks spawn within this of the centre, per coordinate; agents within 1
 
     def __init__(
         self,
@@ -50,24 +54,12 @@ class ParticleEnv(Env):
         agents: list[str],
         groups: list[str],
         obs_sizes: list[int],
-        *,
         continuous: bool,
         multi_discrete: bool = False,
-        speakers: int = 0,
-        words: int = 0,
-        goals: tuple[int, ...] | None = None,
-        goal_count: int = 1,
-        landmark_spawn: float = 1.0,
     ):
-        """``speakers``: the first so many agents speak; ``goals``: the shape of ``goal``, each below ``goal_count``.
-
-        Landmarks spawn within ``landmark_spawn`` of the centre, per coordinate; agents within 1.
-        """
         self.world = world
         self.agents, self.groups, self.obs_sizes = tuple(agents), tuple(groups), tuple(obs_sizes)
         self.state_size = self.num_agents * self.obs_size
-        self.speakers, self.words = speakers, words
-        self.goals, self.goal_count, self.landmark_spawn = goals, goal_count, landmark_spawn
         self.action_space = self._action_space(continuous, multi_discrete)
         self.action_mask = size_mask(self.action_space.sizes)
 

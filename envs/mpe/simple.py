@@ -19,7 +19,7 @@ class Simple(ParticleEnv):
         agents = check_count("num_agents", num_agents, 1)
         landmarks = check_count("num_landmarks", num_landmarks, 1)
         super().__init__(
-            World(agents, landmarks, radius=np.full(agents + landmarks, 0.05)),
+            World(agents, radius=np.full(agents + landmarks, 0.05)),
             agents=numbered("agent", agents),
             groups=["team"] * agents,
             obs_sizes=[2 + 2 * landmarks] * agents,

@@ -17,20 +17,19 @@ class SimpleAdversary(ParticleEnv):
     """
 
     name = "mpe/simple_adversary"
+    goals = ()
 
     def __init__(self, num_good_agents: int = 2, num_adversaries: int = 1, num_obs: int = 2, continuous: bool = False):
         good = check_count("num_good_agents", num_good_agents, 1)
         bad = self.num_adversaries = check_count("num_adversaries", num_adversaries, 1)
-        landmarks = check_count("num_obs", num_obs, 1)
+        landmarks = self.goal_count = check_count("num_obs", num_obs, 1)
         seen = 2 * (landmarks + good + bad - 1)
         super().__init__(
-            World(good + bad, landmarks, radius=np.repeat([0.15, 0.08], [good + bad, landmarks])),
+            World(good + bad, radius=np.repeat([0.15, 0.08], [good + bad, landmarks])),
             agents=numbered("adversary", bad) + numbered("agent", good),
             groups=["adversary"] * bad + ["agent"] * good,
             obs_sizes=[seen] * bad + [seen + 2] * good,
             continuous=continuous,
-            goals=(),
-            goal_count=landmarks,
         )
 
     def observe(self, state):

@@ -23,21 +23,19 @@ class SimpleCrypto(ParticleEnv):
     """
 
     name = "mpe/simple_crypto"
+    speakers, words = 3, WORDS
+    goals, goal_count = (2,), LANDMARKS
 
     def __init__(self, rules: str = "jaxmarl", continuous: bool = False):
         self.rules = check_choice("rules", rules, ("jaxmarl", "mpe2"))
         names = ORDER[rules]
         self.alice, self.bob = names.index("alice"), names.index("bob")
         super().__init__(
-            World(3, LANDMARKS, radius=np.full(3 + LANDMARKS, 0.05), movable=False),
+            World(3, radius=np.full(3 + LANDMARKS, 0.05), movable=False),
             agents=[f"{name}_0" for name in names],
             groups=["adversary", "agent", "agent"],
             obs_sizes=[WORDS, 2 * WORDS, 2 * WORDS],
             continuous=continuous,
-            speakers=3,
-            words=WORDS,
-            goals=(2,),
-            goal_count=LANDMARKS,
         )
 
     def _colours(self, state):

@@ -17,6 +17,7 @@ class SimplePush(ParticleEnv):
     """A good agent loses its distance to the goal; an adversary gains what it is nearer than the nearest of them."""
 
     name = "mpe/simple_push"
+    goals, goal_count = (), LANDMARKS
 
     def __init__(self, num_good_agents: int = 1, num_adversaries: int = 1, continuous: bool = False):
         good = check_count("num_good_agents", num_good_agents, 1)
@@ -24,13 +25,11 @@ class SimplePush(ParticleEnv):
         agents = good + bad
         seen = 2 + 2 * (LANDMARKS + agents - 1)
         super().__init__(
-            World(agents, LANDMARKS, radius=np.full(agents + LANDMARKS, 0.05), solid=agents),
+            World(agents, radius=np.full(agents + LANDMARKS, 0.05), solid=agents),
             agents=numbered("adversary", bad) + numbered("agent", good),
             groups=["adversary"] * bad + ["agent"] * good,
             obs_sizes=[seen] * bad + [seen + 2 + 3 + len(LANDMARK_COLOURS)] * good,
             continuous=continuous,
-            goals=(),
-            goal_count=LANDMARKS,
         )
 
     def observe(self, state):

@@ -20,20 +20,18 @@ class SimpleReference(ParticleEnv):
     """
 
     name = "mpe/simple_reference"
+    speakers, words = AGENTS, WORDS
+    goals, goal_count = (AGENTS,), LANDMARKS
 
     def __init__(self, local_ratio: float = 0.5, continuous: bool = False, multi_discrete: bool = False):
         self.local_ratio = check_ratio("local_ratio", local_ratio)
         super().__init__(
-            World(AGENTS, LANDMARKS, radius=np.full(AGENTS + LANDMARKS, 0.05)),
+            World(AGENTS, radius=np.full(AGENTS + LANDMARKS, 0.05)),
             agents=numbered("agent", AGENTS),
             groups=["team"] * AGENTS,
             obs_sizes=[2 + 2 * LANDMARKS + 3 + WORDS] * AGENTS,
             continuous=continuous,
             multi_discrete=multi_discrete,
-            speakers=AGENTS,
-            words=WORDS,
-            goals=(AGENTS,),
-            goal_count=LANDMARKS,
         )
 
     def observe(self, state):

@@ -15,18 +15,16 @@ class SimpleSpeakerListener(ParticleEnv):
     """Both lose the squared distance of the listener to the goal."""
 
     name = "mpe/simple_speaker_listener"
+    speakers, words = 1, WORDS
+    goals, goal_count = (), LANDMARKS
 
     def __init__(self, continuous: bool = False):
         super().__init__(
-            World(2, LANDMARKS, radius=np.repeat([0.075, 0.04], [2, LANDMARKS]), movable=np.array([False, True])),
+            World(2, radius=np.repeat([0.075, 0.04], [2, LANDMARKS]), movable=np.array([False, True])),
             agents=["speaker_0", "listener_0"],
             groups=["team", "team"],
             obs_sizes=[LANDMARKS, 2 + 2 * LANDMARKS + WORDS],
             continuous=continuous,
-            speakers=1,
-            words=WORDS,
-            goals=(),
-            goal_count=LANDMARKS,
         )
 
     def observe(self, state):

@@ -26,7 +26,7 @@ class SimpleSpread(ParticleEnv):
         landmarks = check_count("num_landmarks", num_landmarks, 1)
         self.local_ratio = check_ratio("local_ratio", local_ratio)
         super().__init__(
-            World(agents, landmarks, radius=np.repeat([0.15, 0.05], [agents, landmarks]), solid=agents),
+            World(agents, radius=np.repeat([0.15, 0.05], [agents, landmarks]), solid=agents),
             agents=numbered("agent", agents),
             groups=["team"] * agents,
             obs_sizes=[4 + 2 * landmarks + (2 + SILENCE) * (agents - 1)] * agents,

@@ -32,6 +32,7 @@ class SimpleTag(ParticleEnv):
         bad = self.num_adversaries = check_count("num_adversaries", num_adversaries, 1)
         obstacles = check_count("num_obs", num_obs, 0)
         self.rules = check_choice("rules", rules, ("jaxmarl", "mpe2"))
+        self.landmark_spawn = 1.0 if rules == "jaxmarl" else 0.9
         seen = 4 + 2 * (obstacles + good + bad - 1)
         prey_seen = (1, 0) if rules == "jaxmarl" else (good, good - 1)  # velocities, by an adversary and a good agent
         super().__init__(
@@ -40,7 +41,6 @@ class SimpleTag(ParticleEnv):
             groups=["adversary"] * bad + ["agent"] * good,
             obs_sizes=[seen + 2 * prey_seen[0]] * bad + [seen + 2 * prey_seen[1]] * good,
             continuous=continuous,
-            landmark_spawn=1.0 if rules == "jaxmarl" else 0.9,
         )
 
     def observe(self, state):
@@ -71,7 +71,6 @@ def tag_world(good: int, bad: int, obstacles: int) -> World:
     teams = [bad, good]
     return World(
         good + bad,
-        obstacles,
         radius=np.repeat([0.075, 0.05, 0.2], [*teams, obstacles]),
         solid=good + bad + obstacles,
         accel=np.repeat([3.0, 4.0], teams),

@@ -23,6 +23,7 @@ class SimpleWorldComm(ParticleEnv):
 
     name = "mpe/simple_world_comm"
     position = (2, 4)
+    speakers, words = 1, WORDS
 
     def __init__(
         self,
@@ -41,13 +42,13 @@ class SimpleWorldComm(ParticleEnv):
         food = self.num_food = check_count("num_food", num_food, 1)
         forests = self.num_forests = check_count("num_forests", num_forests, 1)
         self.rules = check_choice("rules", rules, ("jaxmarl", "mpe2"))
+        self.landmark_spawn = 1.0 if rules == "jaxmarl" else 0.9
         agents, landmarks = good + bad, obstacles + food + forests
         vel_seen = (min(2, agents - 1), 1) if rules == "jaxmarl" else (good, good - 1)  # by an adversary, a good agent
         seen = 4 + 2 * (landmarks + agents - 1) + forests
         super().__init__(
             World(
                 agents,
-                landmarks,
                 radius=np.repeat([0.075, 0.045, 0.2, 0.03, 0.3], [bad, good, obstacles, food, forests]),
                 solid=agents + obstacles,
                 accel=np.repeat([3.0, 4.0], [bad, good]),
@@ -58,9 +59,6 @@ class SimpleWorldComm(ParticleEnv):
             obs_sizes=[seen + 2 * vel_seen[0] + WORDS] * bad + [seen + 2 * vel_seen[1]] * good,
             continuous=continuous,
             multi_discrete=multi_discrete,
-            speakers=1,
-            words=WORDS,
-            landmark_spawn=1.0 if rules == "jaxmarl" else 0.9,
         )
 
     def observe(self, state):

@@ -28,22 +28,21 @@ class World:
     def __init__(
         self,
         agents: int,
-        landmarks: int,
         radius: np.ndarray,  # [A + L]
         *,
         solid: int = 0,  # how many entities collide: the first ones, all the agents among them, or none
         movable: np.ndarray | bool = True,  # [A]
         accel: np.ndarray | float = 5.0,  # [A] the force of a full action
         max_speed: np.ndarray | float = np.inf,  # [A]
-        mass: np.ndarray | float = 1.0,  # [A]
     ):
+        landmarks = len(radius) - agents
         if solid and not agents <= solid <= agents + landmarks:
             raise ValueError(f"solid={solid}: none, or all {agents} agents and some of {landmarks} landmarks")
         self.agents, self.landmarks, self.solid = agents, landmarks, solid
         self.radius = np.asarray(radius, np.float32)
         self.movable = np.broadcast_to(np.asarray(movable, bool), (agents,))
-        self.accel, self.max_speed, self.mass = (
-            np.broadcast_to(np.asarray(value, np.float32), (agents,)) for value in (accel, max_speed, mass)
+        self.accel, self.max_speed = (
+            np.broadcast_to(np.asarray(value, np.float32), (agents,)) for value in (accel, max_speed)
         )
         # every colliding pair (i, j) once, ordered as `_pair_differences` orders them
         pairs = [(i, j) for i in range(min(agents, solid)) for j in range(i + 1, solid)]
@@ -58,8 +57,6 @@ class World:
     ) -> tuple[chex.Array, chex.Array]:
         """Positions and velocities ``[A, 2]`` after one step under ``thrust``, the agents' own force ``[A, 2]``."""
         force = thrust + self.contact_force(pos, landmarks) if self.solid > 1 else thrust
-        if np.any(self.mass != 1):
-            force = force / self.mass[:, None]
         next_vel = vel * (1 - DAMPING) + force * DT
         if np.any(np.isfinite(self.max_speed)):
             speed = jnp.sqrt(next_vel[:, 0] ** 2 + next_vel[:, 1] ** 2)  # [A]

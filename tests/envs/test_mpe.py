@@ -329,19 +329,19 @@ def test_the_key_matters_only_to_scripted_prey(task, matters):
 
 
 def test_a_push_acts_on_both_of_a_pair_but_moves_only_what_can_move():
-    world = World(2, 1, radius=np.array([0.1, 0.1, 0.1]), solid=3, movable=np.array([True, True]))
+    world = World(2, radius=np.array([0.1, 0.1, 0.1]), solid=3, movable=np.array([True, True]))
     force = world.contact_force(jnp.array([[0.0, 0.0], [0.15, 0.0]]), jnp.array([[9.0, 9.0]]))
     np.testing.assert_allclose(force, [[-5, 0], [5, 0]], rtol=1e-4)
-    anchored = World(2, 1, radius=np.array([0.1, 0.1, 0.1]), solid=3, movable=np.array([True, False]))
+    anchored = World(2, radius=np.array([0.1, 0.1, 0.1]), solid=3, movable=np.array([True, False]))
     np.testing.assert_allclose(
         anchored.contact_force(jnp.array([[0.0, 0.0], [0.15, 0.0]]), jnp.array([[9.0, 9.0]])),
         [[-5, 0], [0, 0]],
         rtol=1e-4,
     )
-    heavy = World(1, 0, radius=np.array([0.1]), mass=2.0, max_speed=0.5)
-    _, vel = heavy.move(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.zeros((0, 2)), jnp.array([[4.0, 0.0]]))
+    slow = World(1, radius=np.array([0.1]), max_speed=0.5)
+    _, vel = slow.move(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.zeros((0, 2)), jnp.array([[2.0, 0.0]]))
     np.testing.assert_allclose(vel, [[0.2, 0]], rtol=1e-6)
-    _, vel = heavy.move(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.zeros((0, 2)), jnp.array([[30.0, 40.0]]))
+    _, vel = slow.move(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.zeros((0, 2)), jnp.array([[30.0, 40.0]]))
     np.testing.assert_allclose(vel, [[0.3, 0.4]], rtol=1e-6)
 
 
