@@ -10,7 +10,6 @@ The state only says which environment it belongs to and what was last seen of it
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,6 @@ import numpy as np
 from flax import struct
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
-
-from shoal.errors import UserError
 
 
 class Seen(struct.PyTreeNode):
@@ -97,13 +94,3 @@ def one_call(host: Callable, blank: Callable[[], Any]) -> Callable:
         return result, jax.tree.map(lambda _: True, result)
 
     return call
-
-
-class _Known(logging.Filter):
-    """JAX logs a stack trace of whatever goes wrong in a callback; what the user is told in one line needs none."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (record.exc_info and isinstance(record.exc_info[1], UserError))
-
-
-logging.getLogger("jax._src.callback").addFilter(_Known())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -33,6 +34,16 @@ Seen = dict[str, np.ndarray]  # by name, see Worker.arrays
 
 _pools: dict[str, Pool] = {}
 _lock = threading.Lock()
+
+
+class Known(logging.Filter):
+    """Drops JAX's stack traces of UserErrors in a callback, which the user reads in one line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], UserError))
+
+
+KNOWN = Known()
 
 
 class Process:
@@ -79,6 +90,7 @@ class Pool:
         self.restarts = [0] * workers
         self.trainings = 0  # banks of trainings so far
         self.lock = threading.RLock()
+        logging.getLogger("jax._src.callback").addFilter(KNOWN)  # more than once is once
         self.facts: dict[str, Any] = self._start(1)[0]
 
     def _new(self) -> Process:
@@ -165,7 +177,7 @@ class Pool:
             self.trainings = max(self.trainings, bank + 1)  # of a resumed training, which this process never began
             ranges = self._ranges(len(numbers))
             arrays = [[array[part] for array in (numbers, clocks, seeds, actions)] for part in ranges]
-            requests = [("step", bank, p.start, *rows, horizon) for p, rows in zip(ranges, arrays, strict=True)]
+            requests = [("step", bank, p.start, horizon, rows) for p, rows in zip(ranges, arrays, strict=True)]
             answers = self._ask(len(ranges), requests)
         new_clocks, last, first = zip(*answers, strict=True)
         blank = [

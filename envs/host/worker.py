@@ -14,11 +14,11 @@ import importlib
 import inspect
 import os
 import pickle
-import pkgutil
 import signal
 import struct
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ DEFAULT_HORIZON = 1000  # of an environment that does not say how many steps an 
 
 
 class Problem(Exception):
-    """What the user shall read, in one line."""
+    """A mistake that the user shall read, in one line."""
 
 
 def send(stream: IO[bytes], message: Any) -> None:
@@ -63,10 +63,8 @@ def find(path: str) -> Any:
 def _nearest(path: str) -> str:
     import pettingzoo
 
-    names = []
-    for family in pkgutil.iter_modules(pettingzoo.__path__):
-        places = [os.path.join(place, family.name) for place in pettingzoo.__path__]
-        names += [f"{family.name}.{module.name}" for module in pkgutil.iter_modules(places) if not module.ispkg]
+    files = [file for place in pettingzoo.__path__ for file in Path(place).glob("*/*.py")]
+    names = [f"{file.parent.name}.{file.stem}" for file in files]
     close = difflib.get_close_matches(path, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else "neither PettingZoo's nor one that Python finds"
 
@@ -91,7 +89,9 @@ class Task:
         self.pixels = [space.dtype == np.uint8 for space in self.obs_spaces]
         self.masked = any(_mask_of(observed.get(a), infos.get(a)) is not None for a in self.agents)
         self.kind, self.sizes, self.low, self.high = _actions(self.action_spaces)
-        self.widths = np.array(self.sizes).reshape(len(self.agents), -1).max(axis=0)  # of the parts of a mask
+        parts = np.array(self.sizes).reshape(len(self.agents), -1, 1)  # [A, D, 1]
+        self.widths = parts[..., 0].max(axis=0)  # [D] of the parts of a mask
+        self.owned = np.concatenate([np.arange(w) < parts[:, d] for d, w in enumerate(self.widths)], axis=1)  # [A, N]
         self.state_size = self._state_size(env)
         self.horizon = self._horizon(env)
         env.close()
@@ -124,33 +124,23 @@ class Task:
             state = np.asarray(env.state())
         except (AttributeError, NotImplementedError):
             return 0
-        small = state.size <= len(self.agents) * max(self.obs_sizes)
-        return state.size if small and np.issubdtype(state.dtype, np.number) else 0
+        fits = state.size <= len(self.agents) * max(self.obs_sizes) and np.issubdtype(state.dtype, np.number)
+        return state.size if fits else 0
 
     def _horizon(self, env: Any) -> int:
         inner = getattr(env, "unwrapped", env)
-        for holder in (inner, getattr(inner, "env", None)):  # SISL keeps it one level deeper
-            limit = getattr(holder, "max_cycles", None)
-            if isinstance(limit, int) and limit > 0:
-                return limit
-        limit = self.kwargs.get("max_cycles")
-        return limit if isinstance(limit, int) and limit > 0 else DEFAULT_HORIZON
+        holders = (inner, getattr(inner, "env", None))  # SISL keeps it one level deeper
+        limits = [*(getattr(holder, "max_cycles", None) for holder in holders), self.kwargs.get("max_cycles")]
+        return next((limit for limit in limits if isinstance(limit, int) and limit > 0), DEFAULT_HORIZON)
 
     def facts(self) -> dict[str, Any]:
         """What the environment protocol asks for, as plain numbers."""
         shapes = {space.shape for space in self.obs_spaces}
         image = len(shapes) == 1 and len(self.obs_spaces[0].shape or ()) == 3
-        return {
+        names = ("obs_sizes", "kind", "sizes", "low", "high", "masked", "state_size", "horizon")
+        return {name: getattr(self, name) for name in names} | {
             "agents": tuple(map(str, self.agents)),
-            "obs_sizes": self.obs_sizes,
             "obs_shape": self.obs_spaces[0].shape if image else (),
-            "kind": self.kind,
-            "sizes": self.sizes,
-            "low": self.low,
-            "high": self.high,
-            "masked": self.masked,
-            "state_size": self.state_size,
-            "horizon": self.horizon,
         }
 
     def action(self, agent: int, row: np.ndarray) -> Any:
@@ -165,26 +155,20 @@ class Task:
         return (own + getattr(space, "start", 0)).astype(space.dtype)
 
     def mask(self, agent: int, given: Any) -> np.ndarray:
-        """``[N]``: the legal actions of one agent, its own size's where it is given none or none is legal."""
-        parts = np.atleast_1d(self.sizes[agent])
-        if self.kind == "continuous":
-            return np.arange(self.widths[0]) < parts[0]
-        if given is not None:
-            given = np.concatenate([np.ravel(part) for part in given]) > 0
-        starts = np.concatenate([[0], np.cumsum(parts)])
-        rows = []
-        for width, size, start in zip(self.widths, parts, starts, strict=False):
-            row = np.zeros(width, bool)
-            row[:size] = True if given is None else given[start : start + size]
-            if not row.any():
-                row[:size] = True
-            rows.append(row)
-        return np.concatenate(rows)
+        """``[N]``: the legal actions of one agent; all of a part of which none is legal, or if no mask is ``given``."""
+        owned = self.owned[agent]
+        if given is None or self.kind == "continuous":
+            return owned
+        flat = np.concatenate([np.ravel(part) for part in given]) > 0
+        legal = owned.copy()
+        legal[owned] = flat[: owned.sum()]
+        parts = np.split(legal, np.cumsum(self.widths)[:-1])
+        return np.where(np.repeat([part.any() for part in parts], self.widths), legal, owned)
 
 
 def _without_mask(space: Any) -> Any:
-    """An observation of ``{"observation": ..., "action_mask": ...}`` is its first part."""
-    parts = getattr(space, "spaces", None)
+    """The first part of ``{"observation": ..., "action_mask": ...}``, an observation or the space of them."""
+    parts = getattr(space, "spaces", space)
     return parts["observation"] if isinstance(parts, dict) and "action_mask" in parts else space
 
 
@@ -275,9 +259,8 @@ class Slot:
         row["alive"][:] = shown
         for i, agent in enumerate(task.agents):
             if shown[i] and agent in observed:
-                seen = observed[agent]
-                own = seen["observation"] if isinstance(seen, dict) and "action_mask" in seen else seen
-                row["obs"][i, : task.obs_sizes[i]] = _flat(task.obs_spaces[i], own, task.pixels[i])
+                seen = _without_mask(observed[agent])
+                row["obs"][i, : task.obs_sizes[i]] = _flat(task.obs_spaces[i], seen, task.pixels[i])
             if "mask" in row:
                 given = _mask_of(observed.get(agent), infos.get(agent)) if shown[i] else None
                 row["mask"][i] = task.mask(i, given)
@@ -297,12 +280,10 @@ class Slot:
 
 def _flat(space: Any, value: Any, pixels: bool) -> np.ndarray:
     """``[O_i]`` float32; bytes of a picture as shares of 255."""
-    if isinstance(value, np.ndarray) and value.shape == space.shape:
-        flat = value.ravel()
-    else:
-        from gymnasium.spaces.utils import flatten
+    from gymnasium.spaces.utils import flatten
 
-        flat = np.ravel(np.asarray(flatten(space, value)))
+    plain = isinstance(value, np.ndarray) and value.shape == space.shape
+    flat = np.ravel(np.asarray(value if plain else flatten(space, value)))
     return flat.astype(np.float32) / 255.0 if pixels else flat
 
 
@@ -316,10 +297,8 @@ class Worker:
     def arrays(self, n: int) -> dict[str, np.ndarray]:
         """Room for what ``n`` environments show."""
         agents = len(self.task.agents)
-        room = {
-            "obs": np.zeros((n, agents, max(self.task.obs_sizes)), np.float32),
-            "alive": np.zeros((n, agents), bool),
-        }
+        room = {"obs": np.zeros((n, agents, max(self.task.obs_sizes)), np.float32)}
+        room["alive"] = np.zeros((n, agents), bool)
         if self.task.masked:
             room["mask"] = np.ones((n, agents, int(self.task.widths.sum())), bool)
         if self.task.state_size:
@@ -335,29 +314,18 @@ class Worker:
             clock[i] = slot.clock
         return clock, seen
 
-    def step(
-        self,
-        bank: int,
-        start: int,
-        numbers: np.ndarray,
-        clocks: np.ndarray,
-        seeds: np.ndarray,
-        actions: np.ndarray,
-        horizon: int,
-    ) -> tuple[np.ndarray, dict, dict | None]:
+    def step(self, bank: int, start: int, horizon: int, rows: list[np.ndarray]) -> tuple[np.ndarray, dict, dict | None]:
         """Step every environment from number ``start`` on; in training those that ended begin their next episode.
 
-        An environment that does not stand where its state says (the worker is new, the training was resumed, the
-        state is a copy of another run's) is ``lost``: it counts as truncated, and a new episode begins.
+        ``rows [n]``: where each environment stood by its state (number and clock), its seed and its actions. One that
+        does not stand there (the worker is new, the training was resumed, the state is a copy of another run's) is
+        ``lost``: it counts as truncated, and a new episode begins.
         """
+        numbers, clocks, seeds, actions = rows
         n = len(numbers)
         training = bank >= 0
-        last = self.arrays(n) | {
-            "reward": np.zeros((n, len(self.task.agents)), np.float32),
-            "terminated": np.zeros(n, bool),
-            "truncated": np.zeros(n, bool),
-            "lost": np.zeros(n, bool),
-        }
+        last = self.arrays(n) | {name: np.zeros(n, bool) for name in ("terminated", "truncated", "lost")}
+        last["reward"] = np.zeros((n, len(self.task.agents)), np.float32)
         first, clock = None, np.array(clocks, np.int32)
         for i in range(n):
             known = (bank, start + i) in self.slots
@@ -374,7 +342,7 @@ class Worker:
             else:
                 raise Problem("a state was stepped that is not the last one: environments on the host cannot go back")
             if training and slot.over:
-                first = first if first is not None else self.arrays(n)
+                first = first or self.arrays(n)
                 slot.reset(int(seeds[i]), {name: array[i] for name, array in first.items()})
             clock[i] = slot.clock
         return clock, last, first
@@ -388,6 +356,7 @@ class Worker:
 
 
 def answer(worker: Worker | None, request: str, *arguments: Any) -> tuple[Worker | None, Any]:
+    """The worker and what it answers; ``begin`` makes the worker."""
     if request == "begin":
         sys.path[:] = arguments[0]
         worker = Worker(Task(*arguments[1:]))

@@ -194,7 +194,7 @@ def test_a_killed_worker_is_replaced_once():
     env = envs.make(NAME, workers=3)  # one environment each
     vec = AutoReset(env, ENVS, 4)
     step = jax.jit(vec.step)
-    key, action, fresh = first_keys(jax.random.PRNGKey(7)), jnp.zeros((ENVS, 3), jnp.int32), ((), ())
+    key, action, fresh = first_keys(jax.random.PRNGKey(7)), jnp.zeros((ENVS, 3), jnp.int32), None
     state, _ = vec.reset(jax.random.PRNGKey(3))
     state, before = step(key, state, action, fresh)
     env.pool.processes[1].popen.send_signal(signal.SIGKILL)
@@ -406,7 +406,7 @@ def test_real_ones_step(name):
                 action = jax.random.uniform(key, (*shape, env.action_space.size), minval=-1.0)
             else:
                 action = jax.random.randint(key, shape, 0, jnp.array(env.action_space.sizes))
-            return vec.step(jax.random.split(key, 2), state, action, ((), ()))
+            return vec.step(jax.random.split(key, 2), state, action, None)
 
         state, first = vec.reset(key)
         return first, jax.lax.scan(step, state, jax.random.split(key, 8))[1]
