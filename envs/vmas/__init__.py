@@ -17,15 +17,17 @@ __all__ = ["Scenario", "State", "register_all", "task"]
 
 def task(scenario: type[Scenario]) -> Factory:
     """What ``shoal.envs.register`` takes: the scenario with its arguments checked, and with any kind of action."""
+    options = scenario.options_type
 
     def make(continuous: bool = True, multi_discrete: bool = False, **kwargs: Any) -> Scenario:
         typed(make, {"continuous": continuous, "multi_discrete": multi_discrete})
-        env = scenario(**typed(scenario.__init__, kwargs))
+        given = typed(options or scenario.__init__, kwargs)
+        env = scenario(options(**given)) if options else scenario(**given)
         env.choose_actions(continuous=continuous and not multi_discrete, multi_discrete=multi_discrete)
         return env
 
     own = inspect.signature(make).parameters
-    parameters = [*inspect.signature(scenario).parameters.values(), own["continuous"], own["multi_discrete"]]
+    parameters = [*inspect.signature(options or scenario).parameters.values(), own["continuous"], own["multi_discrete"]]
     keywords = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     make.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return make

@@ -67,6 +67,7 @@ class Scenario(Env):
     mortal = False
     position: tuple[int, int] | None = (0, 2)
     horizon = 100
+    options_type: type | None = None  # a dataclass of which the constructor takes one, instead of keyword arguments
 
     def __init__(self, world: World):
         self.world = world

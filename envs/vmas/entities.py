@@ -132,23 +132,22 @@ def rod(
     a: str,
     b: str,
     length: float,
-    *,
     mass: float = 1.0,
-    collide: bool = False,
-    width: float = 0.0,
-    touches: Callable[[Entity], bool] = anything,
+    touches: Callable[[Entity], bool] | None = None,
 ) -> tuple[Landmark, list[Joint]]:
-    """A stiff connection of ``a`` and ``b``: a landmark to be listed among the others, and its two joints."""
-    shape = Box(length, width) if width else Line(length)
+    """A stiff connection of ``a`` and ``b``: a landmark to be listed among the others, and its two joints.
+
+    ``touches``: what it collides with, which is nothing unless given.
+    """
     name = f"joint {a} {b}"
     body = Landmark(
         name=name,
-        shape=shape,
+        shape=Line(length),
         movable=True,
         rotatable=True,
-        collide=collide,
+        collide=touches is not None,
         mass=mass,
-        touches=touches,
+        touches=touches or anything,
         colour="black",
     )
     return body, [Joint(a=name, b=a, anchor_a=(-1.0, 0.0)), Joint(a=name, b=b, anchor_a=(1.0, 0.0))]

@@ -35,6 +35,13 @@ class Normals(NamedTuple):
         return cls(flat[:, :4].reshape(-1, 2, 2), flat[:, 4:7], flat[:, 7:9], flat[:, 9:11], flat[:, 11:])
 
 
+class Moving(NamedTuple):
+    """Where players or the ball are and how they move."""
+
+    pos: Vec
+    vel: Vec
+
+
 class Plan(NamedTuple):
     """The curves that the players of a team follow, all ``[n]``."""
 
@@ -108,34 +115,33 @@ class Planner:
         """How many normals a player needs in a step."""
         return 4 if self.decision == self.precision == 1 else 12 + int(self.asks[-1])
 
-    def plan(
-        self, normals: chex.Array, pos: Vec, vel: Vec, ball: Vec, ball_vel: Vec, aim: Vec, aim_rel: Vec
-    ) -> tuple[Plan, Vec]:
+    def plan(self, normals: chex.Array, players: Moving, ball: Moving, aim: Vec, aim_rel: Vec) -> tuple[Plan, Vec]:
         """What each player is about to do, and where to relative to the ball.
 
-        ``normals [n, draws]``; ``pos`` and ``vel`` of the players ``[n]``; ``ball`` and ``ball_vel`` ``[]``; ``aim``
-        and ``aim_rel`` ``[n]`` are the targets of the last plan, in the world and from the ball as it was then.
+        ``normals [n, draws]``; ``players`` ``[n]``; ``ball`` ``[]``; ``aim`` and ``aim_rel`` ``[n]`` are the targets
+        of the last plan, in the world and from the ball as it was then.
         """
-        drawn = Normals.of(normals)
-        has_ball = self.possession(drawn, pos, vel, ball, ball_vel)
-        attack, support = self.dribble(pos, ball), self.support(drawn, pos, ball, aim_rel)
+        drawn, pos = Normals.of(normals), players.pos
+        has_ball = self.possession(drawn, players, ball)
+        attack, support = self.dribble(pos, ball.pos), self.support(drawn, pos, ball.pos, aim_rel)
         start, start_vel, target, target_vel = (where(has_ball, a, b) for a, b in zip(attack, support, strict=True))
         if self.precision != 1:
             noise = 10 * (1 - self.precision) * (1 - jnp.exp(-(aim - target).norm))
             target = target + Vec.of(drawn.target) * noise
             target_vel = target_vel + Vec.of(drawn.target_vel) * noise
-        return Plan(start, start_vel, target, target_vel), target - ball
+        return Plan(start, start_vel, target, target_vel), target - ball.pos
 
-    def follow(self, plan: Plan, pos: Vec, vel: Vec) -> Vec:
+    def follow(self, plan: Plan, players: Moving) -> Vec:
         """``[n]``: the actions that bring the players along their plan."""
-        push = (plan.at(AHEAD) - pos) * 0.5 + (plan.velocity(AHEAD) - vel) * 0.5
+        push = (plan.at(AHEAD) - players.pos) * 0.5 + (plan.velocity(AHEAD) - players.vel) * 0.5
         push = push * (REACTION * self.speed**2)
         return Vec(jnp.clip(push.x, -1, 1), jnp.clip(push.y, -1, 1))
 
-    def possession(self, drawn: Normals, pos: Vec, vel: Vec, ball: Vec, ball_vel: Vec) -> chex.Array:
+    def possession(self, drawn: Normals, players: Moving, ball: Moving) -> chex.Array:
         """``[n]``: whose ball it is: the closest one soon, rather one that stands behind it."""
-        to_ball, to_net = ball - pos, Vec(self.net - pos.x, -pos.y)
-        soon = (to_ball + (ball_vel - vel) * 0.5).norm
+        pos = players.pos
+        to_ball, to_net = ball.pos - pos, Vec(self.net - pos.x, -pos.y)
+        soon = (to_ball + (ball.vel - players.vel) * 0.5).norm
         score = soon - 0.5 * self.decision * unit(to_ball).dot(unit(to_net))
         if self.decision == 1:
             return jnp.arange(len(self.names)) == jnp.argmin(score)

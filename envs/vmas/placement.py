@@ -6,6 +6,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+TRIES = 32  # proposals for each place
+
 
 def apart(
     key: chex.PRNGKey,
@@ -14,23 +16,22 @@ def apart(
     low: tuple[float, float],
     high: tuple[float, float],
     occupied: chex.Array | None = None,
-    tries: int = 32,
 ) -> chex.Array:
     """``[count, 2]`` uniform places, each at least ``least`` from those before it and from ``occupied [m, 2]``.
 
-    The first of ``tries`` proposals that is far enough; where a place is so crowded that none is, the one with the most
+    The first of ``TRIES`` proposals that is far enough; where a place is so crowded that none is, the one with the most
     room, so that a reset always ends (VMAS draws on until one fits).
     """
     box = jnp.array([low, high])
-    proposals = jax.random.uniform(key, (count * tries * 2,)).reshape(count, tries, 2) * (box[1] - box[0]) + box[0]
+    proposals = jax.random.uniform(key, (count * TRIES * 2,)).reshape(count, TRIES, 2) * (box[1] - box[0]) + box[0]
     far = jnp.full((count, 2), 1e6)
     taken = far if occupied is None else jnp.concatenate([occupied, far])  # [m + count, 2]
     start = taken.shape[0] - count
 
     def place(taken: chex.Array, turn: tuple[chex.Array, chex.Array]) -> tuple[chex.Array, chex.Array]:
         index, options = turn
-        away = taken[:, :, None] - options.T  # [m + count, 2, tries], proposals last so that the minimum is a fast one
-        room = jnp.square(away).sum(axis=1).min(axis=0)  # [tries], squared
+        away = taken[:, :, None] - options.T  # [m + count, 2, TRIES], proposals last so that the minimum is a fast one
+        room = jnp.square(away).sum(axis=1).min(axis=0)  # [TRIES], squared
         enough = room >= least**2
         chosen = options[jnp.where(enough.any(), jnp.argmax(enough), jnp.argmax(room))]
         return jax.lax.dynamic_update_index_in_dim(taken, chosen, index, axis=0), chosen

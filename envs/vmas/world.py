@@ -10,7 +10,8 @@ is made of slices and ``gather`` of a product with a constant matrix of 0 and 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -43,49 +44,56 @@ class Pairs(NamedTuple):
     reach: np.ndarray  # [P] centres farther apart than this are not looked at
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The constants of a world, by default VMAS's."""
+
+    dt: float = 0.1  # of a step
+    substeps: int = 1
+    drag: float = 0.25
+    linear_friction: float = 0.0
+    angular_friction: float = 0.0
+    x_semidim: float | None = None  # bodies stay within this of the middle; None is no limit
+    y_semidim: float | None = None
+    dim_c: int = 0  # the size of a message
+    collision_force: float = 100.0
+    joint_force: float = 130.0
+    torque_constraint_force: float = 1.0
+    contact_margin: float = 1e-3
+    gravity: tuple[float, float] = (0.0, 0.0)
+
+
 class World:
-    """A world of landmarks and agents, with VMAS's defaults."""
+    """A world of landmarks and agents."""
 
     def __init__(
-        self,
-        landmarks: Sequence[Landmark],
-        agents: Sequence[Agent],
-        *,
-        joints: Sequence[Joint] = (),
-        dt: float = 0.1,
-        substeps: int = 1,
-        drag: float = 0.25,
-        linear_friction: float = 0.0,
-        angular_friction: float = 0.0,
-        x_semidim: float | None = None,
-        y_semidim: float | None = None,
-        dim_c: int = 0,
-        collision_force: float = 100.0,
-        joint_force: float = 130.0,
-        torque_constraint_force: float = 1.0,
-        contact_margin: float = 1e-3,
-        gravity: tuple[float, float] = (0.0, 0.0),
+        self, landmarks: Sequence[Landmark], agents: Sequence[Agent], *, joints: Sequence[Joint] = (), **constants: Any
     ):
+        """``constants`` are fields of :class:`Settings`."""
+        settings = Settings(**constants)
         self.landmarks, self.agents = tuple(landmarks), tuple(agents)
         self.entities: tuple[Entity, ...] = (*self.landmarks, *self.agents)
         self.names = tuple(entity.name for entity in self.entities)
         self.size = len(self.entities)  # N
         self.bodies = slice(len(landmarks), self.size)  # the agents among the entities
-        self.dt, self.substeps, self.dim_c = dt, substeps, dim_c
-        self.x_semidim, self.y_semidim = x_semidim, y_semidim
-        self.collision_force, self.joint_force = collision_force, joint_force
-        self.torque_constraint_force, self.contact_margin = torque_constraint_force, contact_margin
+        self.dt, self.substeps, self.dim_c = settings.dt, settings.substeps, settings.dim_c
+        self.x_semidim, self.y_semidim = settings.x_semidim, settings.y_semidim
+        self.collision_force, self.joint_force = settings.collision_force, settings.joint_force
+        self.torque_constraint_force = settings.torque_constraint_force
+        self.contact_margin = settings.contact_margin
 
         self.movable, self.rotatable = self._column("movable", bool), self._column("rotatable", bool)
         self.mass, self.inertia = self._column("mass"), self._column("inertia")
-        self.drag = self._column("drag", default=drag)
+        self.drag = self._column("drag", default=settings.drag)
         self.max_speed, self.v_range = (
             self._column("max_speed", default=np.inf),
             self._column("v_range", default=np.inf),
         )
-        self.linear_friction = self._column("linear_friction", default=max(linear_friction, 0))
-        self.angular_friction = self._column("angular_friction", default=max(angular_friction, 0))
-        self.gravity = np.array([np.add(gravity, e.gravity or (0, 0)) for e in self.entities], np.float32)  # [N, 2]
+        self.linear_friction = self._column("linear_friction", default=max(settings.linear_friction, 0))
+        self.angular_friction = self._column("angular_friction", default=max(settings.angular_friction, 0))
+        self.gravity = np.array(
+            [np.add(settings.gravity, e.gravity or (0, 0)) for e in self.entities], np.float32
+        )  # [N, 2]
         shapes = [entity.shape for entity in self.entities]
         self.radius = np.array([s.radius if isinstance(s, Sphere) else 0 for s in shapes], np.float32)
         self.half = np.array([0 if isinstance(s, Sphere) else s.length / 2 for s in shapes], np.float32)

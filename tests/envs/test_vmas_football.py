@@ -120,7 +120,7 @@ def test_formations_have_as_many_columns_as_they_need():
     assert len(np.unique(np.round(slots[:, 0], 5))) == 2
     own = run(jax.vmap(lambda key: env.spawn(key)["pos"]), jax.random.split(jax.random.key(0), 64))
     for pos in (firsts, own[:, players]):
-        assert np.abs(pos - slots).max() <= env.formation_noise / 2 + 1e-6
+        assert np.abs(pos - slots).max() <= env.options.formation_noise / 2 + 1e-6
 
 
 def test_formations_are_the_originals():

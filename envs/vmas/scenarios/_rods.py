@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import chex
@@ -26,82 +27,74 @@ MIN_COLLISION_DISTANCE, AT_GOAL = 0.005, 0.01
 PASSED = 100.0  # what ``passed`` is from then on
 
 
+@dataclass(frozen=True, kw_only=True)
+class RodOptions:
+    """The rod, what moves it and how well it is seen; names as in ``env.kwargs`` where a user gives the value."""
+
+    joint_length: float
+    mass: float | None  # of the body on the rod; None if there is none
+    mass_position: float  # -1 and 1 are the ends of the rod
+    touches: tuple[str, ...]  # the boxes that the rod itself collides with
+    max_force: float
+    controller: bool  # whether agents act through a velocity controller
+    energy_reward_coeff: float
+    obs_noise: float
+    observe_joint_angle: bool
+    joint_angle_obs_noise: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range or does not go together."""
+        positive("joint_length", self.joint_length)
+        at_least("obs_noise", self.obs_noise)
+        at_least("joint_angle_obs_noise", self.joint_angle_obs_noise)
+        if self.joint_angle_obs_noise and not self.observe_joint_angle:
+            value = f"{self.joint_angle_obs_noise:g}"
+            raise UserError(f"env.kwargs.joint_angle_obs_noise={value}: needs observe_joint_angle=true")
+        if abs(self.mass_position) > 1:
+            value = f"{self.mass_position:g}"
+            raise UserError(f"env.kwargs.mass_position={value}: must be from -1 to 1, the ends of the rod")
+
+    def bodies(self) -> tuple[list[Landmark], list[Joint]]:
+        """The rod and the mass on it, if any, and the joints that hold them and the agents together."""
+        touches = (lambda other: other.name in self.touches) if self.touches else None
+        body, joints = rod("agent_0", "agent_1", self.joint_length, touches=touches)
+        if self.mass is None:
+            return [body], joints
+        mass = Landmark(
+            name="mass",
+            shape=Sphere(MASS_RADIUS),
+            movable=True,
+            mass=self.mass,
+            touches=lambda other: not isinstance(other.shape, Sphere),
+            colour="black",
+        )
+        return [body, mass], [*joints, Joint(a=body.name, b="mass", anchor_a=(self.mass_position, 0.0))]
+
+
 class RodScenario(Scenario):
     """Landmarks: the rod, the mass if any, the goal, four borders, the wall. Agent 1 is at the rod's plus end."""
 
     terminates = True
     horizon = 500
 
-    def build(
-        self,
-        agents: list[Agent],
-        gaps: tuple[int, ...],
-        *,
-        joint_length: float,
-        mass: float | None,
-        mass_position: float,
-        rod_touches: tuple[str, ...],
-        max_force: float,
-        controller: bool,
-        energy_reward_coeff: float,
-        obs_noise: float,
-        observe_joint_angle: bool,
-        joint_angle_obs_noise: float,
-        **settings,
-    ) -> None:
-        """The world; ``mass`` of the body on the rod, ``rod_touches`` the boxes that the rod itself collides with."""
-        positive("joint_length", joint_length)
-        at_least("obs_noise", obs_noise)
-        at_least("joint_angle_obs_noise", joint_angle_obs_noise)
-        if joint_angle_obs_noise and not observe_joint_angle:
-            raise UserError(
-                f"env.kwargs.joint_angle_obs_noise={joint_angle_obs_noise:g}: needs observe_joint_angle=true"
-            )
-        if abs(mass_position) > 1:
-            raise UserError(f"env.kwargs.mass_position={mass_position:g}: must be from -1 to 1, the ends of the rod")
-        self.observe_joint_angle = observe_joint_angle
-        self.energy_coeff, self.obs_noise, self.angle_noise = energy_reward_coeff, obs_noise, joint_angle_obs_noise
-        self.half, self.mass_position, self.rod = joint_length / 2, mass_position, 0
-        body, joints = rod(
-            "agent_0",
-            "agent_1",
-            joint_length,
-            collide=bool(rod_touches),
-            touches=lambda other: other.name in rod_touches,
-        )
-        masses = []
-        if mass is not None:
-            sphere = Sphere(MASS_RADIUS)
-            masses = [
-                Landmark(
-                    name="mass",
-                    shape=sphere,
-                    movable=True,
-                    mass=mass,
-                    touches=lambda other: not isinstance(other.shape, Sphere),
-                    colour="black",
-                )
-            ]
-            joints.append(Joint(a=body.name, b="mass", anchor_a=(mass_position, 0.0)))
-        self.goal = 1 + len(masses)
-        goal = Landmark(name="joint_goal", shape=Line(joint_length), collide=False, colour="light_green")
+    def build(self, agents: list[Agent], gaps: tuple[int, ...], options: RodOptions, **settings: Any) -> None:
+        """The world, with those ``gaps`` in the wall; ``settings`` go to :class:`World`."""
+        self.observe_joint_angle, self.angle_noise = options.observe_joint_angle, options.joint_angle_obs_noise
+        self.energy_coeff, self.obs_noise = options.energy_reward_coeff, options.obs_noise
+        self.half, self.mass_position, self.rod = options.joint_length / 2, options.mass_position, 0
+        self.max_force = options.max_force
+        rods, joints = options.bodies()
+        self.goal = len(rods)
+        goal = Landmark(name="joint_goal", shape=Line(options.joint_length), collide=False, colour="light_green")
         borders = [Landmark(name=f"wall {i}", shape=Line(2 * FAR), colour="black") for i in range(4)]
         self.row = Row(BOX_LENGTH, gaps, start=self.goal + 5)
         self.borders = np.arange(self.goal + 1, self.goal + 5)
-        world = World(
-            [body, *masses, goal, *borders, *self.row.boxes],
-            agents,
-            joints=joints,
-            x_semidim=SEMIDIM,
-            y_semidim=SEMIDIM,
-            **settings,
-        )
-        self.moving = np.array([world.index(name) for name in ("agent_0", "agent_1", *["mass"] * len(masses))])
-        self.max_force = max_force
+        landmarks = [*rods, goal, *borders, *self.row.boxes]
+        world = World(landmarks, agents, joints=joints, x_semidim=SEMIDIM, y_semidim=SEMIDIM, **settings)
+        self.moving = np.array([world.index(name) for name in ("agent_0", "agent_1", *["mass"] * (len(rods) - 1))])
         heavy = np.array([[agent.mass] for agent in agents], np.float32)
-        self.controller = (
-            VelocityController(2.0, 10.0, 1e-5, agents[0].f_range or np.inf, world.dt, heavy) if controller else None
-        )
+        limit = agents[0].f_range or np.inf
+        self.controller = VelocityController(2.0, 10.0, 1e-5, limit, world.dt, heavy) if options.controller else None
         super().__init__(world)
 
     def poses(

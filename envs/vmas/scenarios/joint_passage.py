@@ -12,7 +12,7 @@ from shoal.envs.vmas.checks import count, positive
 from shoal.envs.vmas.entities import Agent, Sphere
 from shoal.envs.vmas.geometry import angle_apart, distance
 from shoal.envs.vmas.scenarios._passages import AGENT_RADIUS, above, below, in_a_row, middle
-from shoal.envs.vmas.scenarios._rods import BOX_LENGTH, RodScenario, settings_of
+from shoal.envs.vmas.scenarios._rods import BOX_LENGTH, RodOptions, RodScenario, settings_of
 
 U_MULTIPLIER = 0.8
 UPRIGHT = np.float32(np.pi / 2)
@@ -69,16 +69,18 @@ class JointPassage(RodScenario):
         self.build(
             agents,
             gaps,
-            joint_length=joint_length,
-            mass=mass_ratio if asym_package else None,
-            mass_position=mass_position,
-            rod_touches=tuple(f"passage {i}" for i in solid),
-            max_force=U_MULTIPLIER,
-            controller=use_controller,
-            energy_reward_coeff=energy_reward_coeff,
-            obs_noise=obs_noise,
-            observe_joint_angle=observe_joint_angle,
-            joint_angle_obs_noise=joint_angle_obs_noise,
+            RodOptions(
+                joint_length=joint_length,
+                mass=mass_ratio if asym_package else None,
+                mass_position=mass_position,
+                touches=tuple(f"passage {i}" for i in solid),
+                max_force=U_MULTIPLIER,
+                controller=use_controller,
+                energy_reward_coeff=energy_reward_coeff,
+                obs_noise=obs_noise,
+                observe_joint_angle=observe_joint_angle,
+                joint_angle_obs_noise=joint_angle_obs_noise,
+            ),
             **settings_of(asym_package, (10, 900.0, 2500.0, 0.15), (7, 400.0, 1500.0, 0.25)),
         )
 

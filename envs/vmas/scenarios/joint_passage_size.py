@@ -10,7 +10,7 @@ from shoal.envs.vmas.checks import count, positive
 from shoal.envs.vmas.entities import Agent, Sphere
 from shoal.envs.vmas.geometry import angle_apart, distance
 from shoal.envs.vmas.scenarios._passages import AGENT_RADIUS, above, below
-from shoal.envs.vmas.scenarios._rods import RodScenario, settings_of
+from shoal.envs.vmas.scenarios._rods import RodOptions, RodScenario, settings_of
 
 LARGE = 3 * AGENT_RADIUS
 FIXED_SLOT = 5  # of the large gap, which is two boxes wide
@@ -70,16 +70,18 @@ class JointPassageSize(RodScenario):
         self.build(
             agents,
             tuple(range(n_passages)),
-            joint_length=joint_length,
-            mass=mass_ratio if asym_package else None,
-            mass_position=mass_position,
-            rod_touches=(),
-            max_force=1.0,
-            controller=use_vel_controller,
-            energy_reward_coeff=energy_reward_coeff,
-            obs_noise=obs_noise,
-            observe_joint_angle=observe_joint_angle,
-            joint_angle_obs_noise=joint_angle_obs_noise,
+            RodOptions(
+                joint_length=joint_length,
+                mass=mass_ratio if asym_package else None,
+                mass_position=mass_position,
+                touches=(),
+                max_force=1.0,
+                controller=use_vel_controller,
+                energy_reward_coeff=energy_reward_coeff,
+                obs_noise=obs_noise,
+                observe_joint_angle=observe_joint_angle,
+                joint_angle_obs_noise=joint_angle_obs_noise,
+            ),
             **settings_of(asym_package, (10, 700.0, 2500.0, 0.15), (5, 400.0, 1500.0, 0.25)),
         )
 
