@@ -59,4 +59,4 @@ def test_an_environment_of_twenty_five_lines(train):
     code = Path(examples.meet.__file__).read_text().split('"""\n', 1)[1].strip()
     assert sum(bool(line) for line in code.splitlines()) <= 25
     assert f"```python\n{code}\n```" in (ROOT / "CONTRIBUTING.md").read_text()
-    assert len(shoal.load(train("env=my/meet")).metrics) == 8
+    assert len(shoal.load(train(f"import={examples.meet.__file__}", "env=my/meet")).metrics) == 8
