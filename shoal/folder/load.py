@@ -19,7 +19,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from shoal.errors import UserError
-from shoal.folder import lineage, reading
+from shoal.folder import lineage, reading, seals
 from shoal.folder.layout import (
     CONFIG,
     ENV_STEPS,
@@ -83,8 +83,10 @@ class Recorded:
         if not self.swept:
             return 1
         sizes = [len(values) if isinstance(values, Sequence) else 1 for values in self._sweep_values]
-        mode = self.config.sweep.mode
-        return int(self.config.sweep.num if mode == "random" else sizes[0] if mode == "zip" else np.prod(sizes))
+        mode = self.config.sweep.get("mode")
+        return int(
+            self.config.sweep.get("num") or 10 if mode == "random" else sizes[0] if mode == "zip" else np.prod(sizes)
+        )
 
     @property
     def _sweep_values(self) -> list[Any]:
@@ -93,6 +95,7 @@ class Recorded:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """``metrics.csv``: a row per run and chunk. Empty if there is none yet."""
+        self._changed  # noqa: B018 -- said once
         return metrics_table(self.folder, self.swept)
 
     @cached_property
@@ -144,11 +147,20 @@ class Recorded:
 
     @property
     def _entries(self) -> list[dict[str, Any]]:
+        self._changed  # noqa: B018 -- said once
         found = read_evaluations(self.folder)
         for number, reason in found.faults.items():
             if number != found.half:
                 raise UserError(f"{self.folder / EVALUATIONS}: line {number} cannot be read ({reason})")
         return found.entries
+
+    @cached_property
+    def _changed(self) -> list[str]:
+        """The records that are not what the checkpoints have seen, after a warning of each."""
+        names = seals.changed(self.folder, self.config)  # type: ignore[arg-type]
+        for name in names:
+            print(f"warning: {self.folder / name}: {seals.CHANGED}", file=sys.stderr)
+        return names
 
     @cached_property
     def lost(self) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.folder import reading
+from shoal.folder import reading, seals
 from shoal.folder.layout import (
     CONFIG,
     EVALUATIONS,
@@ -137,6 +137,7 @@ def read_training(folder: Path, notes: list[str]) -> tuple[Training, dict[int, R
     training = Training(folder, name, environment, task, config, text, read_provenance(folder), swept)
     runs: dict[int, Run] = {}
     entries, members, lost = _entries(folder, notes), members_of(config), diverged_runs(folder)
+    notes += [f"{folder}: {record}: {seals.CHANGED}" for record in seals.changed(folder, config)]
     if recorded_objective(objective, entries) != objective:
         notes.append(f"{folder}: evaluation.objective={objective} is no metric of its evaluations; {RETURN} instead")
         config["evaluation"]["objective"] = objective = RETURN

@@ -21,7 +21,7 @@ from shoal.benchmark import plan
 from shoal.config.settings import complete, saved_settings
 from shoal.envs.host.pettingzoo import own_module
 from shoal.errors import UserError
-from shoal.folder import checkpoint, policies, reading
+from shoal.folder import checkpoint, policies, reading, seals
 from shoal.folder.provenance import read_provenance
 from shoal.report import animation
 from shoal.report.merge import merge
@@ -262,6 +262,29 @@ def test_an_evaluation_of_numbers_that_are_none_is_left_out(folder, line):
         found = read([folder])
         assert "<script" in page(summarise(found, "title"), found)
         assert merge(found.cells, found.notes)
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "evaluations.jsonl"])
+def test_a_changed_figure_is_said(folder, capsys, name):
+    """One digit of a finished training, which no resume will ever check."""
+    assert shoal.load(folder).best >= 0 and not read([folder]).notes
+    assert capsys.readouterr().err == ""
+    path = folder / name
+    text = path.read_text()
+    at = text.index(",0.", text.index("\n")) + 3 if name == "metrics.csv" else text.index(".0") + 1
+    path.write_text(f"{text[:at]}{9 - int(text[at])}{text[at + 1 :]}")
+    runs = shoal.load(folder)
+    assert runs.best >= 0 and len(runs.metrics)
+    assert capsys.readouterr().err.splitlines() == [f"warning: {path}: {seals.CHANGED}"]
+    assert read([folder]).notes[0] == f"{folder}: {name}: {seals.CHANGED}"
+
+
+def test_a_sweep_without_its_mode(folder):
+    path = folder / "config.yaml"
+    tree = yaml.safe_load(path.read_text())
+    del tree["sweep"]["mode"]
+    path.write_text(yaml.safe_dump(tree))
+    assert len(shoal.load(folder)) == 4
 
 
 def test_facts_of_other_kinds(folder):

@@ -268,6 +268,16 @@ def test_a_resumed_training_says_what_is_missing(train, folder, capsys):
 # Going on
 
 
+def test_a_training_in_a_folder_with_brackets(train, trained, tmp_path):
+    """From the command line to its end, and on from the middle (B1)."""
+    folder = tmp_path / "[2026] proj"
+    train(*TINY, folder=folder)
+    same_bits(trained, folder)
+    shutil.rmtree(folder / "checkpoints" / "batch_0" / "4")
+    train(f"resume={folder}", small=False)
+    same_bits(trained, folder)
+
+
 @pytest.mark.parametrize("harm", ["damaged", "gone", "folder gone"])
 def test_nothing_starts_over_where_checkpoints_are_lost(train, folder, capsys, harm):
     for file in (folder / "checkpoints").rglob("*.safetensors"):
