@@ -52,9 +52,11 @@ def register(config_type: type, hypers_type: type, name: str) -> None:
     schema = settings_schema(config_type, hypers_type, name)
     store = ConfigStore.instance()
     store.store(name="schema", node=schema)
+    known = store.repo.get("env", {})  # what one call has stored stays for the next
     for name in envs.list():
         family, task = name.split("/")
-        store.store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
+        if f"{task}.yaml" not in known.get(family, {}):
+            store.store(group=f"env/{family}", name=task, node=EnvChoice(name=name))
     for name, scheme in SCHEMES.items():
         store.store(group="evolve", name=name, node=scheme)
     for name in LOGGERS:
