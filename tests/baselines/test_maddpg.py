@@ -332,12 +332,13 @@ def test_illegal_actions_are_never_taken():
     """In rollouts, in evaluation with and without noise, and with extreme logits; an illegal one loses."""
     setup = setup_of("discrete")
     algorithm = maddpg.make(setup.config, toy())
+    prepared = prepare("discrete").state  # not inside the traced function: what is prepared is kept
 
     @jax.jit
     @jax.vmap
     def plays(scale, noise):
         keys = jax.random.split(jax.random.PRNGKey(0), 6)
-        state = prepare("discrete").state
+        state = prepared
         actor = jax.tree.map(lambda x: scale * x, state.params["actor"])
         state = state.replace(params=state.params | {"actor": actor}, noise_scale=noise)
         _, transitions = maddpg.rollout(state, keys[:4], setup)

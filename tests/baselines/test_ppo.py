@@ -287,11 +287,13 @@ def test_illegal_actions_are_never_taken(name):
     module, algorithm = MODULES[name], MODULES[name].make(config_of(name), toy())
     setup = algorithm.update.keywords["setup"]
 
+    first = prepare(name).first  # not inside the traced function: what is prepared is kept
+
     @jax.jit
     @jax.vmap
     def plays(scale):
         keys = jax.random.split(jax.random.PRNGKey(0), 5)
-        state = prepare(name).first
+        state = first
         state = state.replace(params=jax.tree.map(lambda x: scale * x, state.params))
         _, transitions = module.rollout(state, keys[:3], setup)
         sampled, mode = (evaluate(algorithm, algorithm.policy(state), keys[i], 16, i == 3)[1] for i in (3, 4))
