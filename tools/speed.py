@@ -36,7 +36,7 @@ import numpy as np
 from shoal import envs
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.cli import cores_as_devices
-from shoal.config.words import Parser, some_of
+from shoal.config.words import Parser, number, some_of
 from shoal.envs.base import Discrete, Env, MultiDiscrete
 from shoal.envs.wrappers import AutoReset
 from shoal.errors import UserError
@@ -430,10 +430,12 @@ def main() -> None:
     parser.add_argument("--updates", type=int, help="in one timed call, 20 by default; fewer for more than 10 runs")
     parser.add_argument("--only", type=some_of((*PARTS, *MORE)), default=",".join(PARTS), help=f"of {PARTS + MORE}")
     parser.add_argument("--quick", action="store_true", help="few repetitions of short calls: rough figures")
+    parser.add_argument("--repetitions", type=number(int, 1, 1000), help="of a timed call; the best one counts")
     parser.add_argument("--json", type=Path, help="store the figures here")
     options = parser.parse_args()
     only = options.only.split(",")
     repetitions, updates = (1, options.updates or 2) if options.quick else (5, options.updates or 20)
+    repetitions = options.repetitions or repetitions
 
     jax.config.update("jax_enable_compilation_cache", False)
     cores_as_devices()

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import shoal
 from shoal import envs, hashing
 from shoal.algorithm import make_train
 from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
@@ -38,6 +39,7 @@ KEYS = {
     "rbg": partial(jax.random.key, impl="rbg"),
     "unsafe_rbg": partial(jax.random.key, impl="unsafe_rbg"),
 }
+FOUR_WORDS = ("rbg", "unsafe_rbg")  # as jax_default_prng_impl: keys of four words without a type
 SMALL = {
     "num_envs": 2,
     "rollout_length": 4,
@@ -103,8 +105,29 @@ def test_every_file_trains_from_every_kind_of_key(module, task, no_hash):
         assert finite((states.params, several)), kind
         first, second = np.asarray(several["loss"])
         assert (first != second).any(), kind
-    with jax.default_prng_impl("rbg"):
+    for name in FOUR_WORDS:
+        with jax.default_prng_impl(name):
+            state, metrics = jax.jit(train)(jax.random.PRNGKey(0))
+            assert finite((state.params, metrics)), name
+
+
+@pytest.mark.parametrize("name", FOUR_WORDS)
+def test_the_default_generator_of_a_process(name, no_hash):
+    """Every file by its trace, which refuses a hash; one of them trains."""
+    no_hash()
+    with jax.default_prng_impl(name):
         key = jax.random.PRNGKey(0)
         assert key.shape == (4,)
-        state, metrics = jax.jit(train)(key)
+        for module in FILES:
+            state, _ = jax.eval_shape(training(module, "smax/3m"), key)
+            assert state.key.shape == (4,)
+        state, metrics = jax.jit(training(ippo_ff_mpe, "smax/3m"))(key)
         assert finite((state.params, metrics))
+
+
+def test_an_evolution_by_threefry_uses_no_hash(train, no_hash):
+    no_hash()
+    words = ("evolve=tournament", "population=4", "seeds=1", "evolve.rounds=4", "algo.minibatches=1")
+    folder = train("prng=threefry", "env=matrix/climbing", "chunks=1", *words)
+    rows = shoal.load(folder).lineage
+    assert set(rows.mutation) - {"start", "elite"} and not shoal.load(folder).metrics.loss.isna().any()

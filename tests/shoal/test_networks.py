@@ -215,14 +215,19 @@ BIASED = {
     "few features": (networks.Dense(1), (ROWS, 4)),
     "living norm": (networks.LivingNorm(), (ROWS, 4), np.array([True, True, True, False])),
     "cnn": (networks.CNN((4, 4, 1), (4,), (8,)), (ROWS // 16, 16)),
+    "layer norm": (networks.MLP((8,), layer_norm=True), (ROWS, 4)),
 }
+STEPS = {"gru, a step": ("gru", 1), "gru, steps": ("gru", 8), "lstm, a step": ("lstm", 1), "lstm, steps": ("lstm", 8)}
 
 
-@pytest.mark.parametrize("name", [*BIASED, "gru"])
+@pytest.mark.parametrize("name", [*BIASED, *STEPS])
 def test_bfloat16_sums_the_gradients_of_biases_in_float32(name, in_bfloat16):
     """In bfloat16 a sum of ones stops at 256: of 65,536 rows a quarter of the gradient would be left."""
-    if name == "gru":  # a single step
-        module, inputs = memory.GRU(8), (jnp.ones((ROWS, 8)), jnp.ones((1, ROWS, 4)), jnp.zeros((1, ROWS, 1), bool))
+    if name in STEPS:
+        network, steps = STEPS[name]
+        before = jax.tree.map(jnp.ones_like, memory.initial(network, 8, (ROWS // steps,)))
+        module, x = memory.MEMORIES[network](8), jnp.ones((steps, ROWS // steps, 4))
+        inputs = (before, x, jnp.zeros((*x.shape[:-1], 1), bool))
     else:
         module, shape, *rest = BIASED[name]
         inputs = (jax.random.uniform(jax.random.PRNGKey(0), shape), *rest)
