@@ -79,6 +79,7 @@ def complaint(monkeypatch, capsys):
         ("env.kwargs.num_agents=100000000", "env.kwargs.num_agents=100000000: must be at most 1000"),
         ("env.kwargs.num_agents=1e8", "env.kwargs.num_agents=100000000.0: must be at most 1000"),
         ("env.kwargs.num_landmarks=.inf", "env.kwargs.num_landmarks"),
+        ("seeds=1000000000", "seeds=1000000000: makes 1000000000 runs; a training has 1000000 at most"),
         ("hydra/launcher=64", "hydra/launcher=64: must be a name"),
         ("algo.num_envs=[", "cannot be read"),
         ("speed=9", "speed: no such setting"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -385,6 +386,19 @@ def test_what_wandb_loses_is_said(shell, tmp_path, disk, size):
     else:
         assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
         assert "wandb: cannot be written (No space left on device)" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "reason"), [("n" * 300, "File name too long"), ("file/x", "Not a directory")])
+def test_a_folder_that_cannot_be_made_is_one_line(complaint, tmp_path, name, reason):
+    (tmp_path / "file").touch()
+    line = complaint(*TINY, folder=tmp_path / name, code=1)
+    assert line.startswith(f"error: {str(tmp_path / name)[:100]}") and line.endswith(f"({reason})")
+
+
+def test_a_small_address_space_is_said_before_anything_starts(complaint, monkeypatch, tmp_path):
+    """Its threads would end the process without a word (B17)."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10**9, 10**9))
+    assert "the address space is limited to 1.0 GB (ulimit -v)" in complaint(*TINY, folder=tmp_path / "x", code=1)
 
 
 # One writer
