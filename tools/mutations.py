@@ -49,6 +49,12 @@ QMIX = "tests/baselines/test_qmix.py"
 MADDPG = "tests/baselines/test_maddpg.py"
 MASAC = "tests/baselines/test_masac.py"
 RUNNER = "tests/shoal/test_runner.py"
+CHUNK = "tests/shoal/test_chunk.py"
+REPLAY = "tests/shoal/test_replay.py"
+EVOLVE = "tests/shoal/test_evolve.py"
+WRITING = "tests/shoal/test_writing.py"
+READING = "tests/shoal/test_reading.py"
+BY_HAND = "tests/baselines/test_by_hand.py"
 
 MUTATIONS = [
     # Returns
@@ -128,7 +134,12 @@ MUTATIONS = [
         NORMALISATION,
     ),
     # Wrappers
-    Mutation("envs/wrappers.py", "(step >= self.horizon)) & ~timestep.terminated", "(step >= self.horizon))", WRAPPERS),
+    Mutation(
+        "envs/wrappers.py",
+        "(step >= self.horizon)) & jnp.logical_not(timestep.terminated)",
+        "(step >= self.horizon))",
+        WRAPPERS,
+    ),
     Mutation(
         "envs/wrappers.py",
         "(timestep.truncated | (step >= self.horizon))",
@@ -172,7 +183,7 @@ MUTATIONS = [
     # Mixers, exploration, distributions
     Mutation(
         "shoal/rl/mixers.py",
-        "chosen = jnp.where(alive, chosen, 0.0)",
+        "chosen = jnp.where(earning, chosen, 0.0)",
         "chosen = chosen + 0.0",
         "tests/shoal/test_mixers.py",
     ),
@@ -259,6 +270,132 @@ MUTATIONS = [
         MPE,
     ),
     Mutation("envs/mpe/simple_spread.py", "np.fill_diagonal(reach, 0)  # nobody collides with itself", "", MPE),
+    # Runs that diverge, evaluations
+    Mutation(
+        "shoal/run/state.py",
+        "better = ~diverged & (mean > state.best_return)",
+        "better = mean > state.best_return",
+        CHUNK,
+    ),
+    Mutation("shoal/run/state.py", "evaluation_key=evaluation_key,", "evaluation_key=state.evaluation_key,", CHUNK),
+    Mutation(
+        "shoal/rl/metrics.py",
+        "weights = jnp.where(per_episode, metrics[EPISODES][:, None], 1.0)",
+        "weights = jnp.ones_like(metrics.values)",
+        "tests/shoal/test_metrics.py",
+    ),
+    # Replay
+    Mutation(
+        "shoal/rl/replay.py",
+        "priority = state.priority.at[index].set(state.highest)",
+        "priority = state.priority.at[index].set(1.0)",
+        REPLAY,
+    ),
+    Mutation(
+        "shoal/rl/replay.py",
+        "highest = jnp.where(when, jnp.maximum(state.highest, priority.max()), state.highest)",
+        "highest = state.highest",
+        REPLAY,
+    ),
+    Mutation(
+        "shoal/rl/replay.py",
+        "return Sample(items, index, (priority.min() / priority) ** beta)",
+        "return Sample(items, index, priority.min() / priority)",
+        REPLAY,
+    ),
+    Mutation(
+        "shoal/rl/replay.py", "index = jnp.where(when, index, state.priority.size)  # past the end: dropped", "", REPLAY
+    ),
+    Mutation("shoal/rl/replay.py", "return jnp.minimum(row * ROW + item, last)", "return row * ROW + item + 1", REPLAY),
+    Mutation(
+        "shoal/rl/replay.py",
+        "return jnp.where(ring.is_full, self.capacity, ring.current_index)",
+        "return jnp.int32(self.capacity)",
+        REPLAY,
+    ),
+    Mutation(
+        "shoal/rl/replay.py",
+        'cleared = state.priority.at[index].set(0.0, mode="drop")',
+        "cleared = state.priority",
+        REPLAY,
+    ),
+    # Random numbers
+    Mutation(
+        "shoal/hashing.py",
+        "for salt in (0x63D83595, 0x1B873593)",
+        "for salt in (0x63D83595, 0x63D83595)",
+        "tests/envs/test_hashing.py",
+    ),
+    Mutation(
+        "shoal/hashing.py",
+        "return key if _typed(key) else jax.random.wrap_key_data(key)",
+        "return key",
+        "tests/envs/test_hashing.py tests/baselines/test_keys.py",
+    ),
+    # Evolution
+    Mutation(
+        "shoal/evolve/mutate.py",
+        "place = jax.random.uniform(draw_key, shape)",
+        "place = jax.random.uniform(chance_key, shape)",
+        EVOLVE,
+    ),
+    Mutation(
+        "shoal/evolve/mutate.py", "jnp.clip(value * factor[:, index], low, high)", "value * factor[:, index]", EVOLVE
+    ),
+    Mutation(
+        "shoal/evolve/select.py",
+        "lost = population.diverged | ~jnp.isfinite(fitness)",
+        "lost = population.diverged",
+        EVOLVE,
+    ),
+    Mutation("shoal/evolve/select.py", "replaced &= ~early | ~jnp.isfinite(fitness)", "replaced &= ~early", EVOLVE),
+    Mutation(
+        "shoal/evolve/select.py",
+        "turn = (population.generation[0] + 1) % frequencies == 0",
+        "turn = population.generation[0] % frequencies == 0",
+        EVOLVE,
+    ),
+    Mutation(
+        "shoal/evolve/rounds.py",
+        "fitness = jnp.where(run.diverged | ~jnp.isfinite(mean), -jnp.inf, mean)",
+        "fitness = mean",
+        "tests/shoal/test_generations.py",
+    ),
+    # Folders of strangers, damaged files
+    Mutation(
+        "shoal/folder/checkpoint.py",
+        "path.is_symlink() or path.stat().st_size != size or reading.digest(path) != digest",
+        "path.stat().st_size != size",
+        WRITING,
+    ),
+    Mutation("shoal/folder/checkpoint.py", "if reading.digest(path) != digest.hexdigest():", "if False:", WRITING),
+    Mutation("shoal/folder/reading.py", "if not stat.S_ISREG(status.st_mode):", "if False:", READING),
+    Mutation("shoal/folder/reading.py", "if status.st_size > most:", "if False:", READING),
+    Mutation("shoal/folder/reading.py", "if depth > DEPTH:", "if False:", READING),
+    Mutation("shoal/folder/reading.py", "if isinstance(event, yaml.AliasEvent) and not aliases:", "if False:", READING),
+    Mutation(
+        "shoal/config/fields.py", "if not low <= number <= high:", "if number > high:", "tests/shoal/test_config.py"
+    ),
+    # Algorithm files
+    Mutation("baselines/ippo/ippo_ff_mpe.py", "updates=state.updates + 1, key=key)", "updates=state.updates + 1)", PPO),
+    Mutation(
+        "baselines/mappo/mappo_rnn_smax.py",
+        "value_loss = jnp.maximum(value_loss, distance(near - batch.target))",
+        "value_loss = jnp.minimum(value_loss, distance(near - batch.target))",
+        BY_HAND,
+    ),
+    Mutation(
+        "baselines/mappo/mappo_ff_vmas.py",
+        "ended = jnp.broadcast_to(step.ended[..., None], terminated.shape) | terminated",
+        "ended = terminated",
+        BY_HAND,
+    ),
+    Mutation(
+        "baselines/ippo/ippo_rnn_smax.py",
+        "clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)",
+        "clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, None)",
+        BY_HAND,
+    ),
 ]
 
 
