@@ -28,7 +28,7 @@ def evolving_plan(
     """A training of ``seeds`` populations: rounds instead of chunks, of which several make a chunk."""
     for name in swept_values(swept):
         raise UserError(f"sweep.{name}: evolution chooses the values itself; evolve.hypers.{name}={{min: a, max: b}}")
-    params = jax.eval_shape(lambda: algorithm.init(jax.random.PRNGKey(0), hypers)).params
+    params = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), hypers)).params  # shapes alone, of any key
     flags = (elastic.has(params), elastic.has_activation(params))
     if cfg.algo.get("elastic_batches"):
         shares = tuple(name for name in SHARES if hasattr(hypers, name))
