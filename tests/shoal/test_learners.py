@@ -206,7 +206,8 @@ def test_who_cannot_die_is_not_counted(module, monkeypatch):
         env = envs.make("matrix/climbing")
         assert not env.mortal
         env.mortal = mortal
-        algorithm, hypers = learners.split(module.make, config_of(module), env, 2), module.Hypers()
+        config = dataclasses.replace(config_of(module), death="ends_return")  # otherwise no death ends a return
+        algorithm, hypers = learners.split(module.make, config, env, 2), module.Hypers()
 
         @jax.jit
         def run(key):
