@@ -72,6 +72,7 @@ def test_a_mistake_is_one_line_with_the_nearest_word(words, line, capsys, monkey
 
 def test_a_new_algorithm_is_a_copy_that_trains(tmp_path, monkeypatch, capsys, shell):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_idea", raising=False)  # of another test
     assert run(["new", "my_idea", "--from", "vdn"]) == 0
     assert "python my_idea.py" in capsys.readouterr().out
     code, recipe = ((tmp_path / f"my_idea.{end}").read_text() for end in ("py", "yaml"))

@@ -81,7 +81,7 @@ def test_commands(command, folder):
 def test_copy_and_edit(tmp_path):
     """A copied file with another loss works from any folder, and the change matters."""
     source = (ROOT / "baselines" / "ippo" / "ippo_ff_mpe.py").read_text()
-    edited = source.replace("total = policy_loss + ", "total = 0.5 * policy_loss + ")
+    edited = source.replace("total += hypers.vf_coef", "total += 0.5 * hypers.vf_coef")
     assert edited != source
     (tmp_path / "plain.py").write_text(source)
     (tmp_path / "my_idea.py").write_text(edited)

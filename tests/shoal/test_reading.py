@@ -434,7 +434,7 @@ def test_training_leaves_the_process_as_it_was(trained, folder):
 
 
 def test_a_hundred_damaged_folders(trained):
-    """tools/fuzz_folders.py, whose record of thousands is in results."""
+    """A few cases of tools/fuzz_folders.py."""
     found = fuzz_folders.run(trained, cases=100, seed=1, patience=20.0)
     assert found.cases == 100 and found.refused > 50, found
     assert not found.faults, "\n".join(found.faults)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -467,9 +468,14 @@ def test_a_lock_that_another_machine_has_left(tmp_path, monkeypatch, case):
 
 
 def test_ctrl_c_works_from_the_first_moment(tmp_path):
-    """While JAX and its friends are imported an exception could be dropped."""
+    """While JAX and its friends are imported an exception could be dropped.
+
+    Tests that run in the background of a shell inherit that Ctrl-C is ignored, which a training would respect.
+    """
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     for delay in (0.7, 1.4):
-        process = subprocess.Popen([sys.executable, str(SCRIPT), *SMALL, *TINY, f"run.dir={tmp_path / str(delay)}"])
+        command = [sys.executable, str(SCRIPT), *SMALL, *TINY, f"run.dir={tmp_path / str(delay)}"]
+        process = subprocess.Popen(command, preexec_fn=heard)
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == -signal.SIGINT
