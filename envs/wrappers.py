@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -277,6 +278,19 @@ class EpisodeStats:
             episode_length=jnp.where(ended, 0, episode_length),
         )
         return state, timestep.replace(episode_return=episode_return, episode_length=episode_length)
+
+
+class VecEnv(EpisodeStats):
+    """``num_envs`` environments that reset themselves and count their episodes, in rollouts of a fixed length."""
+
+    def __init__(self, env: Env, num_envs: int, rollout_length: int):
+        super().__init__(AutoReset(env, num_envs, rollout_length))
+        self.rollout_length = rollout_length
+
+    def draw(self, keys: Sequence[chex.PRNGKey], state: EpisodeState) -> tuple[Pool | None, chex.PRNGKey]:
+        """For a rollout from ``state``, by two ``keys``: a pool of first states, and keys of all steps ``[T, E]``."""
+        pool_key, step_key = keys
+        return self.fresh(pool_key, state), split(step_key, (self.rollout_length, self.num_envs))
 
 
 def _seen(timestep: TimeStep) -> dict[str, chex.Array]:

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 import shoal
-from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.baselines.ippo.ippo_ff_mpe import IPPO
 from shoal.run.callbacks import Callback, Changes, Context
 
 
@@ -43,4 +43,4 @@ def stop_when_it_stands_still(context: Context) -> None:
 
 
 if __name__ == "__main__":
-    shoal.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe", callbacks=[CosineClip()])
+    shoal.main(IPPO, callbacks=[CosineClip()])

@@ -22,7 +22,7 @@ from flax import struct
 
 import shoal
 from shoal import envs
-from shoal.baselines.ippo import ippo_ff_mpe as ippo
+from shoal.baselines.ippo.ippo_ff_mpe import IPPO
 from shoal.envs.base import Discrete, Env, TimeStep
 from shoal.nn import models
 from shoal.nn.networks import MLP, Dense
@@ -100,4 +100,4 @@ class Forage(Env):
 envs.register("example/forage", Forage)
 
 if __name__ == "__main__":
-    shoal.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+    shoal.main(IPPO)

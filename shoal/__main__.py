@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 
 from shoal.config.named import algorithms, module_of
 from shoal.config.words import fail, nearest
@@ -58,11 +57,12 @@ def run(words: list[str]) -> int:
     if name not in known:
         hint = nearest(name, [*COMMANDS, *known])
         fail(UserError(f"{name}: no such command; {hint}there are {', '.join(COMMANDS)} and {', '.join(known)}"))
+    from shoal.algorithm import algorithm_in
     from shoal.cli import main as train
 
     module = module_of(known[name])
     sys.argv = [str(module.__file__), f"algorithm={name}", *rest]
-    train(module.make, module.Config, module.Hypers, recipe=Path(known[name]).name)
+    train(algorithm_in(module))
     return 0
 
 

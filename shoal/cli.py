@@ -24,6 +24,7 @@ from shoal.config.words import fail, one_line, pasted
 from shoal.errors import Fault, UserError
 
 if TYPE_CHECKING:
+    from shoal.algorithm import Algorithm
     from shoal.run.callbacks import Callback
 
 
@@ -60,18 +61,16 @@ class Job:
     Pickled by value, as things of a script would be, its classes are no longer those that JAX knows.
     """
 
-    def __init__(self, make: Callable, config_type: type, hypers_type: type, callbacks: Sequence[Callback | Callable]):
-        self.parts, self.callbacks = (make, config_type, hypers_type), callbacks
+    def __init__(self, kind: type[Algorithm], callbacks: Sequence[Callback | Callable]):
+        self.kind, self.callbacks = kind, callbacks
         self.begun = False
 
     def __getstate__(self) -> dict[str, Any]:
-        file = str(Path(sys.modules[self.parts[0].__module__].__file__ or "").absolute())
-        return {"file": file, "names": [part.__name__ for part in self.parts], "callbacks": self.callbacks}
+        file = str(Path(sys.modules[self.kind.__module__].__file__ or "").absolute())
+        return {"file": file, "name": self.kind.__name__, "callbacks": self.callbacks}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        module = import_file(state["file"])
-        make, config_type, hypers_type = (getattr(module, name) for name in state["names"])
-        self.parts, self.callbacks = (make, config_type, hypers_type), state["callbacks"]
+        self.kind, self.callbacks = getattr(import_file(state["file"]), state["name"]), state["callbacks"]
         self.begun = False
 
     def __call__(self, cfg: DictConfig) -> None:
@@ -94,7 +93,7 @@ class Job:
             for name in cfg.imports:  # they are imported already, but in the process of a launcher
                 import_named(name, "import=")
             with streams.guarded():
-                training.run(*self.parts, cfg, folder, words, self.callbacks)
+                training.run(self.kind, cfg, folder, words, self.callbacks)
         except UserError as error:
             fail(error)
         except Stopped:
@@ -115,14 +114,13 @@ class Job:
             hosts.give_up(error)
 
 
-def main(
-    make: Callable, config_type: type, hypers_type: type, recipe: str, callbacks: Sequence[Callback | Callable] = ()
-) -> None:
-    """The command line of an algorithm file: compose the recipe, check it, train.
+def main(kind: type[Algorithm], callbacks: Sequence[Callback | Callable] = ()) -> None:
+    """The command line of an algorithm file: compose the recipe of the algorithm, check it, train.
 
-    ``recipe`` names ``config/<recipe>.yaml``. A YAML file named like the script and lying beside it goes before that,
-    so that a copied file can have a recipe of its own. ``callbacks`` go before those of the command line.
+    A YAML file with the script's name and in its folder goes before ``config/<recipe>.yaml``, so that a copied file can
+    have a recipe of its own. ``callbacks`` are called before those of the command line.
     """
+    recipe, config_type, hypers_type = kind.recipe, kind.Config, kind.Hypers
     script = Path(sys.argv[0]).absolute()
     config_dir = CONFIG_DIR
     if script.with_suffix(".yaml").exists():
@@ -135,7 +133,7 @@ def main(
         command = check(argv, recipe, config_type, hypers_type, config_dir)
     except UserError as error:
         fail(error)
-    job = Job(make, config_type, hypers_type, callbacks)
+    job = Job(kind, callbacks)
     if not command.by_hydra:
         job.train(command.config, command.words)
         return

@@ -40,6 +40,7 @@ class Runs(Recorded):
 
         Nothing in this process changes: neither its devices nor its precision, which is JAX's own here.
         """
+        from shoal.algorithm import algorithm_in
         from shoal.config.settings import complete
         from shoal.envs.host import pettingzoo
         from shoal.training import open_plan
@@ -50,7 +51,7 @@ class Runs(Recorded):
         if own is not None:
             raise UserError(f"{self.folder}: its environment is the module {own}; {_named(own)}")
         try:
-            return open_plan(module.make, module.Config, module.Hypers, settings, self.folder)
+            return open_plan(algorithm_in(module), settings, self.folder)
         except UserError as error:
             raise UserError(f"{self.folder}: {error}") from error
 
@@ -59,7 +60,7 @@ class Runs(Recorded):
         return self.plan.algorithm
 
     def policy(self, run: int | str = "best", which: str = "best") -> Params:
-        """The ``best`` or ``last`` policy of a run (a number, or ``"best"``), for ``algorithm.acting.act``."""
+        """The ``best`` or ``last`` policy of a run (a number, or ``"best"``), for ``algorithm.act``."""
         from shoal.folder import policies
 
         number, (shapes, _) = self.number(run), self.plan.shapes_of_one()
@@ -69,25 +70,27 @@ class Runs(Recorded):
         """One greedy episode of a policy; ``env.render(episode.states)`` draws it."""
         from shoal.folder.play import play
 
-        acting, policy = self.algorithm.acting, self.policy(run, which)
+        algorithm, policy = self.algorithm, self.policy(run, which)
 
         def act(memory, timestep, key):
-            return acting.act(policy, memory, timestep, key, True)
+            return algorithm.act(policy, memory, timestep, key, True)
 
-        return play(self.algorithm.env, acting.initial_carry, act, seed)
+        return play(algorithm.env, algorithm.initial_memory, act, seed)
 
     @cached_property
     def module(self) -> ModuleType:
         """The algorithm file: one of baselines, the one that ``file`` names, or one that is imported already."""
+        from shoal.algorithm import has_algorithm
+
         if self.file is not None:
             module = import_named(self.file)
-            if hasattr(module, "make"):
+            if has_algorithm(module):
                 return module
         recipe, file = self.config.recipe, self.config.file
         if Path(file).name != recipe:
             own = _imported(recipe)
             for module in own:
-                if all(hasattr(module, name) for name in ("make", "Config", "Hypers")):
+                if has_algorithm(module):
                     return module
             if not own:  # a script that is there may train the file that the configuration names
                 made_by = f"{self.folder}: was made by {recipe}.py, which is not one of baselines"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import jax
 from omegaconf import DictConfig, OmegaConf
 
 from shoal import envs
+from shoal.algorithm import Algorithm
 from shoal.config.fields import INT32
 from shoal.config.settings import build, check_settings
 from shoal.config.words import pasted
@@ -29,10 +30,9 @@ from shoal.evolve.plan import evolving_plan
 from shoal.folder import lock, writing
 from shoal.folder.layout import CONFIG, algorithm_name
 from shoal.report.results import write_results
-from shoal.rl import learners
 from shoal.rl.metrics import chosen_objective
 from shoal.run import callbacks as user_callbacks
-from shoal.run import hosts, loggers, sweep
+from shoal.run import hosts, learners, loggers, sweep
 from shoal.run.compile import in_precision
 from shoal.run.loop import train
 from shoal.run.placement import check_devices, place
@@ -43,9 +43,9 @@ from shoal.run.signals import Stopped
 NO_THREAD = "can't start new thread"
 
 
-def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
+def make_plan(kind: type[Algorithm], cfg: DictConfig, folder: Path) -> Plan:
     """:func:`open_plan` for a training that begins or goes on: on the devices that it asks for, in batches that fit."""
-    plan = open_plan(make, config_type, hypers_type, cfg, folder)
+    plan = open_plan(kind, cfg, folder)
     env, rules = plan.algorithm.env, plan.rules
     if rules is not None and rules.scheme.every >= plan.chunks * plan.rounds_per_chunk and hosts.leads():
         rounds = plan.chunks * plan.rounds_per_chunk
@@ -59,12 +59,12 @@ def make_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     return dataclasses.replace(plan, settings=changed(plan.settings, runs_per_batch=size))
 
 
-def open_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictConfig, folder: Path) -> Plan:
+def open_plan(kind: type[Algorithm], cfg: DictConfig, folder: Path) -> Plan:
     """Check a configuration against its environment and split its training into chunks.
 
     A folder from a machine with more devices can be opened here.
     """
-    check_settings(cfg, config_type, hypers_type)
+    check_settings(cfg, kind.Config, kind.Hypers)
     kwargs = OmegaConf.to_container(cfg.env.kwargs, resolve=True)
     assert isinstance(kwargs, dict)
     try:
@@ -74,12 +74,14 @@ def open_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
     check(env)
     objective = chosen_objective(cfg.evaluation.objective, env)
     cfg = changed(cfg, **{"evaluation.objective": objective})
-    algorithm = learners.split(make, build(cfg.algo, "algo.", config_type), env, cfg.learners)
+    algorithm = learners.made(kind, build(cfg.algo, "algo.", kind.Config), env, cfg.learners)
     if algorithm.num_updates > INT32:
         raise UserError(f"total_steps={cfg.algo.total_steps:g}: makes {algorithm.num_updates} updates; {INT32} at most")
     values = OmegaConf.to_container(cfg.sweep, resolve=True)
     assert isinstance(values, dict)
-    hypers = build(cfg.hypers, "hypers.", hypers_type)
+    hypers = build(cfg.hypers, "hypers.", kind.Hypers)
+    if cfg.learners > 1:
+        learners.check_averages(algorithm, hypers)
     placement = place(cfg.devices, cfg.algo.get("num_envs", 1), together=env.host, learners=cfg.learners)
     if cfg.evolve.scheme != "none":
         if cfg.learners > 1:
@@ -91,9 +93,7 @@ def open_plan(make: Callable, config_type: type, hypers_type: type, cfg: DictCon
 
 
 def run(
-    make: Callable,
-    config_type: type,
-    hypers_type: type,
+    kind: type[Algorithm],
     cfg: DictConfig,
     folder: Path | None,
     overrides: list[str],
@@ -116,8 +116,8 @@ def run(
         hosts.all_or_none(lambda: refuse_taken(folder))
     else:
         with writing.faults(folder, "read"):
-            cfg = resumed_config(folder, cfg, overrides, config_type, hypers_type)
-    plan = make_plan(make, config_type, hypers_type, cfg, folder)
+            cfg = resumed_config(folder, cfg, overrides, kind.Config, kind.Hypers)
+    plan = make_plan(kind, cfg, folder)
     train_in_folder(plan, given, new)
     return folder
 

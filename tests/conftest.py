@@ -41,6 +41,7 @@ SMALL = [
 @pytest.fixture
 def train(monkeypatch, tmp_path):
     """``train(*words, dir=...)``: the command line in this process; returns the folder that it leaves behind."""
+    from shoal.algorithm import algorithm_in
     from shoal.baselines.ippo import ippo_ff_mpe
     from shoal.cli import main
 
@@ -49,7 +50,7 @@ def train(monkeypatch, tmp_path):
         place = [] if any(word.startswith(("resume=", "-m")) for word in words) else [f"run.dir={folder}"]
         script = Path(module.__file__)
         monkeypatch.setattr(sys, "argv", [str(script), *(SMALL if small else []), *words, *place])
-        main(module.make, module.Config, module.Hypers, recipe=script.stem, callbacks=callbacks)
+        main(algorithm_in(module), callbacks=callbacks)
         return folder
 
     return call

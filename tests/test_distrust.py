@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from shoal import envs
-from shoal.baselines.maddpg import maddpg_ff_mpe
-from shoal.baselines.masac import masac_ff_vmas
+from shoal.algorithm import algorithm_in
+from shoal.baselines.maddpg.maddpg_ff_mpe import MADDPG
+from shoal.baselines.masac.masac_ff_vmas import MASAC
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from shoal.nn.models import Model
 from tests.baselines.toy import wavy
@@ -46,12 +47,12 @@ def test_every_row_has_a_thread_and_a_test():
     assert [thread for thread in THREADS if f"[{thread}](" not in PAGE] == []
 
 
-@pytest.mark.parametrize(("module", "name"), [(maddpg_ff_mpe, "critic"), (masac_ff_vmas, "q")])
-def test_twin_critics_start_apart(module, name):
+@pytest.mark.parametrize(("kind", "name"), [(MADDPG, "critic"), (MASAC, "q")])
+def test_twin_critics_start_apart(kind, name):
     """Two equal critics stay equal, and their minimum is one of them."""
     model = Model(widths=(8,))
-    algorithm = module.make(module.Config(actor=model, q=model, num_envs=2, twin=True), envs.make("mpe/simple_spread"))
-    critic = jax.jit(lambda key: algorithm.init(key, module.Hypers()).params[name])(jax.random.PRNGKey(0))
+    algorithm = kind(kind.Config(actor=model, q=model, num_envs=2, twin=True), envs.make("mpe/simple_spread"))
+    critic = jax.jit(lambda key: algorithm.init(key, kind.Hypers()).learnt.params[name])(jax.random.PRNGKey(0))
     for leaf in jax.tree.leaves(critic):
         assert leaf.shape[0] == 2
         assert not np.any(leaf) or np.abs(leaf[0] - leaf[1]).max() > 1e-3  # biases start at zero
@@ -61,15 +62,15 @@ def test_twin_critics_start_apart(module, name):
 def test_a_greedy_evaluation_of_values_does_not_explore(module):
     """With epsilon 1 a greedy action does not depend on the key, and any other does."""
     config = module.Config(q=Model("gru", widths=(8,), hidden=8), num_envs=4)
-    algorithm = module.make(config, envs.make("mpe/simple_spread"))
+    algorithm = algorithm_in(module)(config, envs.make("mpe/simple_spread"))
     keys = jax.random.split(jax.random.PRNGKey(0), 16)
-    like = jax.eval_shape(lambda: algorithm.policy(algorithm.init(keys[0], module.Hypers())))
+    like = jax.eval_shape(lambda: algorithm.policy(algorithm.init(keys[0], module.Hypers()).learnt))
     policy = wavy(like) | {"epsilon": jnp.float32(1.0)}
 
     @partial(jax.jit, static_argnums=1)
     def act(key, greedy):
         timestep = jax.vmap(algorithm.env.reset)(keys)[1]
-        return algorithm.acting.act(policy, algorithm.acting.initial_carry(16), timestep, key, greedy)[1]
+        return algorithm.act(policy, algorithm.initial_memory(16), timestep, key, greedy)[1]
 
     one, other = keys[:2]
     np.testing.assert_array_equal(act(one, True), act(other, True))

@@ -66,7 +66,6 @@ QMIX = (
 )
 MASAC = (
     *OFF_POLICY,
-    "algo.others=policy",
     *networks(64, "actor", "q"),
     "hypers.critic_lr=1e-3",
     "hypers.alpha_lr=1e-3",
@@ -90,7 +89,8 @@ DIFFERENCES = (
     "linear, ours have a hidden layer; it clips the gradients of agents and mixer together, ours each. MASAC: its "
     "critic says one value for all agents, ours one for each; its policies also learn from what their actions do to "
     "the values of the others, ours only from their own; the standard deviation is a biased softplus there, an "
-    "exponential here."
+    "exponential here. The others' actions in a policy's loss were the present policies' when these rows of MASAC were "
+    "recorded, as in BenchMARL; that option is gone, and today they are those of replay."
 )
 FINDINGS = (
     "QMIX: the mixer reads the state as it is, as BenchMARL's does. With a normalised state, the default until it was "

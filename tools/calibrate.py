@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from scipy.optimize import nnls
 
+from shoal.algorithm import algorithm_in
 from shoal.config import compose
 from shoal.config.words import Parser
 from shoal.run import cost
@@ -43,7 +44,7 @@ PROGRAMS = (
 def measure(algorithm: str, env: str, updates: int = 3) -> tuple[cost.Cost, int, float, float, float]:
     """Cost, equations, processor seconds of a call and of compiling, and bytes, of a few updates and an evaluation."""
     module, cfg = compose.composed(algorithm, [f"env={env}"])
-    made = make_plan(module.make, module.Config, module.Hypers, cfg, Path())
+    made = make_plan(algorithm_in(module), cfg, Path())
     key, hypers = jax.tree.map(lambda leaf: leaf[0], made.runs.select(np.array([0])))
     started = jax.jit(lambda k, h: first_state(made.algorithm, made.key(k), h))(key, hypers)
 

@@ -172,7 +172,8 @@ return of the last generation's fittest in 96 fresh episodes without noise, mean
 the sum, twice that), time without these episodes. shoal: `evolve=tournament` as it ships (learning rates and
 parameters mutate, architectures do not); return of the best evaluated policy in 320 fresh greedy episodes; time of
 the whole command, first with an empty compilation cache, then with a filled one. Both ran beside other jobs on 2
-cores, so that wall-clock seconds are too long and CPU seconds are the fairer measure.
+cores, so that wall-clock seconds are too long and CPU seconds are the fairer measure. Shoal's noise at AgileRL's first
+values was an Ornstein-Uhlenbeck process, as AgileRL's is, when this was recorded; today it is drawn anew at every step.
 """
 MARKS = ("<!-- written by tools/evolution.py: from here -->", "<!-- to here -->")
 QUICK = Size(4, 2, 48, 2, 2, 2, 16_000, 4, 2, 4)
@@ -230,10 +231,9 @@ def trainings(method: str, task: Task, size: Size) -> list[list[str]]:
     return [[*common, scheme, *count, f"evolve.rounds={size.rounds}", *bad, *limits, *EVOLUTION[method]]]
 
 
-# As AgileRL's demonstrations have it: a gradient step per 100 environment steps, batch, noise and first values.
+# As AgileRL's demonstrations have it: a gradient step per 100 environment steps, batch, size of noise, first values.
 THEIRS = (
     "algo.gradient_steps=4",
-    "algo.noise=ou",
     "algo.buffer_size=100000",
     "algo.learning_starts=0",
     "hypers.lr_end=1",

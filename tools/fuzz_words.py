@@ -37,6 +37,7 @@ from omegaconf import OmegaConf
 
 from shoal import __main__ as named
 from shoal import cli, envs
+from shoal.algorithm import algorithm_in
 from shoal.benchmark import command
 from shoal.config import compose
 from shoal.config.fields import INT32
@@ -199,7 +200,7 @@ def call(name: str, words: list[str]) -> int | None:
         return named.run([name, *words])
     module = module_of(name)
     sys.argv = [f"{Path(name).name}.py", *words]
-    cli.main(module.make, module.Config, module.Hypers, recipe=Path(name).name)
+    cli.main(algorithm_in(module))
     return 0
 
 

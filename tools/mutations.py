@@ -46,7 +46,7 @@ WRAPPERS = "tests/envs/test_wrappers.py"
 MEMORY = "tests/shoal/test_memory.py"
 MPE = "tests/envs/test_mpe.py"
 QMIX = "tests/baselines/test_qmix.py"
-MADDPG = "tests/baselines/test_maddpg.py"
+MAD4PG = "tests/baselines/test_mad4pg.py"
 MASAC = "tests/baselines/test_masac.py"
 RUNNER = "tests/shoal/test_runner.py"
 CHUNK = "tests/shoal/test_chunk.py"
@@ -106,7 +106,7 @@ MUTATIONS = [
         "shoal/rl/returns.py",
         "discount * after[1], after[2])",
         "after[1], after[2])",
-        f"{RETURNS} {MADDPG} -k 'n_step or plain_loop or discounted'",
+        f"{RETURNS} {MAD4PG} -k 'n_step or plain_loop or discounted'",
     ),
     # Normalisation
     Mutation(

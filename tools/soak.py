@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import envs
-from shoal.algorithm import Algorithm
+from shoal.algorithm import Algorithm, algorithm_in
 from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
@@ -117,10 +117,10 @@ def prepared(trial: Trial, steps: float) -> tuple[Algorithm, Any, int]:
     if trial.file == "recipe":
         module, cfg = composed("maddpg", [*RECIPE, f"total_steps={steps}"])
         config, hypers = build(cfg.algo, "algo.", module.Config), build(cfg.hypers, "hypers.", module.Hypers)
-        return module.make(config, envs.make(cfg.env.name)), hypers, cfg.seeds
+        return algorithm_in(module)(config, envs.make(cfg.env.name)), hypers, cfg.seeds
     module = FILES[trial.file]
     env = envs.make("mpe/simple", **({"continuous": True} if trial.file in CONTINUOUS else {}))
-    return module.make(settings(trial, steps), env), module.Hypers(**NUMBERS.get(trial.file, {})), SEEDS
+    return algorithm_in(module)(settings(trial, steps), env), module.Hypers(**NUMBERS.get(trial.file, {})), SEEDS
 
 
 def soak(trial: Trial, steps: float, chunks: int) -> dict[str, Any]:

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import envs
+from shoal.algorithm import algorithm_in
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.cli import cores_as_devices
 from shoal.config.words import Parser, number, some_of
@@ -42,9 +43,8 @@ from shoal.envs.wrappers import AutoReset
 from shoal.errors import UserError
 from shoal.hashing import key_of
 from shoal.nn import networks
-from shoal.rl import learners
 from shoal.rl.shuffle import permutations
-from shoal.run import sweep
+from shoal.run import learners, sweep
 from shoal.run.compile import RUN_LONG, RUN_ONCE
 from shoal.run.placement import place
 from shoal.run.progress import human, show_table
@@ -186,7 +186,7 @@ def training(
 ) -> Program:
     """An algorithm file as the runner trains it: its chunk, its start, its way over devices; ``count`` learners."""
     placement = place(learners=count)
-    algorithm, width = learners.split(module.make, config, env, count), placement.padded(runs)
+    algorithm, width = learners.made(algorithm_in(module), config, env, count), placement.padded(runs)
     selected = sweep.expand(module.Hypers(), {}, width).select(np.arange(width))
     words, hypers = placement.put(selected, width)
 

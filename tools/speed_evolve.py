@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.algorithm import algorithm_in
 from shoal.cli import cores_as_devices, enable_compilation_cache
 from shoal.config import compose
 from shoal.config.named import algorithms
@@ -35,7 +36,7 @@ class Training:
 
     def __init__(self, algorithm: str, words: list[str]):
         module, cfg = compose.composed(algorithm, words)
-        self.plan = make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+        self.plan = make_plan(algorithm_in(module), cfg, Path("nowhere"))
         self.programs = compile_programs(self.plan, Display(1, len(self.plan.runs)))
         start = np.resize(np.arange(len(self.plan.runs)), self.plan.width)
         keys, self.hypers = self.plan.placement.put(self.plan.runs.select(start), self.plan.width)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from shoal import envs
-from shoal.algorithm import make_train
+from shoal.algorithm import algorithm_in
 from shoal.config.words import Parser, some_of
 from shoal.envs.base import Continuous, Discrete, Env
 from shoal.errors import UserError
@@ -31,6 +31,7 @@ FILES = (
     "qmix.qmix_rnn_mpe",
     "qmix.pqn_rnn_smax",
     "maddpg.maddpg_ff_mpe",
+    "maddpg.mad4pg_ff_mpe",
     "masac.masac_ff_vmas",
 )
 # One task of every family, and one of every kind of action.
@@ -81,10 +82,12 @@ def trains(module: ModuleType, env: Env) -> str:
     try:
         config = dataclasses.replace(base, **small, **sizes)
         arguments = (jax.random.PRNGKey(0), module.Hypers())
-        state, metrics = jax.jit(make_train(module.make(config, env))).lower(*arguments).compile(RUN_ONCE)(*arguments)
+        state, metrics = (
+            jax.jit(algorithm_in(module)(config, env).train).lower(*arguments).compile(RUN_ONCE)(*arguments)
+        )
     except UserError as error:
         return f"no: {str(error).split(';')[0].split(': ', 1)[1]}"
-    finite = [np.isfinite(x).all() for x in jax.tree.leaves((state.params, metrics["loss"]))]
+    finite = [np.isfinite(x).all() for x in jax.tree.leaves((state.learnt.params, metrics["loss"]))]
     return "yes" if all(finite) else "NaN"
 
 

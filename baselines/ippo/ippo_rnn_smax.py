@@ -25,465 +25,309 @@ from functools import partial
 from typing import Any
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
 import shoal
-from shoal.algorithm import Acting, Algorithm, Metrics
-from shoal.algorithm import make_train as train_function
+from shoal.algorithm import Algorithm, Metrics, TrainState
 from shoal.config.fields import hyper, setting
-from shoal.envs.base import Env
-from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep, View
-from shoal.errors import UserError
+from shoal.envs.base import TimeStep
+from shoal.envs.wrappers import EpisodeState, VecEnv, VecTimeStep, View
 from shoal.hashing import split
-from shoal.nn import models, networks
-from shoal.nn.memory import before_chunks, in_sequences, one_step, output_of
-from shoal.nn.models import Inputs, Model
-from shoal.rl import distributions, learners, normalisation, shares
-from shoal.rl.metrics import Table, by_group, episode_metrics
-from shoal.rl.returns import DEATHS, earning, gae, mean_by, normalise
-from shoal.rl.shuffle import permutations
+from shoal.nn.memory import before_chunks, in_sequences, one_step
+from shoal.nn.models import Inputs, Model, check
+from shoal.nn.policies import Policies
+from shoal.rl import distributions, normalisation
+from shoal.rl.metrics import by_group, episode_metrics
+from shoal.rl.minibatches import over_minibatches
+from shoal.rl.optimiser import Optimiser, linear
+from shoal.rl.returns import gae, successor_values
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(shoal.algorithm.Config):
     """Sizes and switches: fixed when the program is compiled."""
 
-    total_steps: float = setting(1e6, low=1)  # environment steps of one run
-    num_envs: int = setting(16, low=1)  # E, environments stepped side by side
-    rollout_length: int = setting(128, low=1)  # T, steps of each between two updates
     epochs: int = setting(4, low=1)  # passes over a rollout
     minibatches: int = setting(4, low=1)  # gradient steps in a pass
-    chunk_length: int = setting(0, low=0)  # L, steps that gradients flow through; 0 for whole rollouts
-    sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
-    agent_id: bool = setting(False)  # append the agent's one-hot number to its observation
-    actor: Model = setting(Model("gru"))  # the network of the policy
-    critic: Model = setting(Model("gru"))  # and that of the value
-    share_torso: bool = setting(False)  # the critic reads the actor's features: one torso and memory, two heads
-    continuous_policy: str = setting("tanh_normal", choices=distributions.KINDS)  # for continuous actions
-    normalise_advantages: bool = setting(True)  # over the steps of a minibatch and the agents of a group
-    normalise_obs: bool = setting(False)  # by running mean and standard deviation
+    chunk_length: int = setting(0, low=0)  # L: steps that gradients flow through; 0 for whole rollouts
+    actor: Model = setting(Model("gru"))  # network of the policy
+    critic: Model = setting(Model("gru"))  # network of the value
+    normalise_advantages: bool = setting(True)  # to mean 0 and deviation 1 over a minibatch, per team
     normalise_values: str = setting("none", choices=normalisation.VALUE_NORMS)  # how returns are scaled for the critic
-    clip_value: bool = setting(True)  # clip the value's change as the policy's, in the critic's own units
-    huber: bool = setting(False)  # a value loss that grows linearly beyond huber_delta
-    death: str = setting("keeps_return", choices=DEATHS)  # an agent's return ends with the episode, or with its death
-    elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
+    clip_value: bool = setting(True)  # limit how far a value moves by clip_eps, in the critic's units
+    elastic_batches: bool = setting(False)  # batch_share and epoch_share count, which evolution may change
 
 
 class Hypers(struct.PyTreeNode):
     """Numbers that may differ between the runs of one compiled program."""
 
     lr: float = hyper(2.5e-4, low=0.0)  # Adam's step size at the start
-    lr_end: float = hyper(0.0, low=0.0)  # its share left at the end of the (linear) schedule; 1 for constant
+    lr_end: float = hyper(0.0, low=0.0)  # factor on lr at the end of its linear schedule; 1 keeps it constant
     gamma: float = hyper(0.99, low=0.0, high=1.0)  # discount
-    gae_lambda: float = hyper(0.95, low=0.0, high=1.0)  # bias and variance of the advantage
-    clip_eps: float = hyper(0.2, low=0.0)  # how far a probability ratio may move
-    ent_coef: float = hyper(0.01, low=0.0)  # weight of the entropy at the start
-    ent_coef_end: float = hyper(1.0, low=0.0)  # its share left at the end; 1 for constant
+    gae_lambda: float = hyper(0.95, low=0.0, high=1.0)  # 0: little variance, 1: little bias of the advantage
+    clip_eps: float = hyper(0.2, low=0.0)  # how far a probability ratio may move from 1
+    ent_coef: float = hyper(0.01, low=0.0)  # weight of the entropy bonus at the start
+    ent_coef_end: float = hyper(1.0, low=0.0)  # factor on ent_coef at the end of its schedule; 1 keeps it constant
     vf_coef: float = hyper(0.5, low=0.0)  # weight of the value loss
-    max_grad_norm: float = hyper(0.5, low=0.0)  # gradient clipping, of each policy's parameters
-    hysteresis: float = hyper(1.0, low=0.0)  # weight of bad surprises; below 1 forgives what others try
-    huber_delta: float = hyper(10.0, low=0.0)  # where the Huber loss turns linear
-    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a minibatch's rows, how many count
-    epoch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of the epochs, how many are run
-
-
-class Network(nn.Module):
-    """A torso, a memory and a linear head over time: ``x [T, ..., A, O]``, ``is_first`` and ``alive [T, ..., A, 1]``.
-
-    Gives the memory after every step, and ``[T, ..., A, size]``.
-    """
-
-    model: Model
-    inputs: Inputs
-    size: int
-    scale: float  # of the head's first weights
-
-    @property
-    def mixes(self) -> bool:
-        return self.model.mixes
-
-    @nn.compact
-    def __call__(self, memory: Any, x: chex.Array, is_first: chex.Array, alive: chex.Array) -> tuple[Any, chex.Array]:
-        features = models.torso(self.model, self.inputs, x, alive)
-        memories, features = models.remember(self.model, memory, features, is_first)
-        return memories, networks.Dense(self.size, scale=self.scale, name="head")(features)
+    max_grad_norm: float = hyper(0.5, low=0.0)  # gradients of each policy are clipped to this norm
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: fraction of a minibatch's rows that count
+    epoch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: fraction of the epochs that are run
 
 
 class Transition(struct.PyTreeNode):
-    """One step of every environment, as the rollout sees it."""
+    """One step of every environment."""
 
     obs: chex.Array  # [E, A, O]
     action_mask: chex.Array  # [E, A, N]
     alive: chex.Array  # [E, A] agents that act; the policy learns nothing from the others
     is_first: chex.Array  # [E] an episode opens
     memory: Any  # [E, A, ...] of the actor, after the step
-    outputs: chex.Array  # [E, A, H] what the policy head said
+    outputs: chex.Array  # [E, A, H] of the policy's head
     action: chex.Array  # [E, A], [E, A, D] or [E, A, N], raw
-    next: VecTimeStep  # [E, ...] what came of it
+    next: VecTimeStep  # [E, ...] what the environments returned
 
 
 class Batch(struct.PyTreeNode):
-    """What a minibatch holds: ``B`` sequences of ``L`` steps."""
+    """What the loss reads: ``B`` sequences of ``L`` steps."""
 
     obs: chex.Array  # [L, B, A, O]
     action_mask: chex.Array  # [L, B, A, N]
     alive: chex.Array  # [L, B, A]
-    earning: chex.Array  # [L, B, A] whose return goes on: the critic learns it
+    earning: chex.Array  # [L, B, A] agents whose return goes on: the critic learns it
     is_first: chex.Array  # [L, B]
     memory: dict[str, Any]  # [1, B, A, ...] of "actor" and "critic", before the first step
     action: chex.Array  # [L, B, A], [L, B, A, D] or [L, B, A, N]
     log_prob: chex.Array  # [L, B, A] under the policy that acted
-    value: chex.Array  # [L, B, A]
+    value: chex.Array  # [L, B, A] before learning
     advantage: chex.Array  # [L, B, A]
     target: chex.Array  # [L, B, A]
 
 
-class TrainState(struct.PyTreeNode):
+class Learnt(struct.PyTreeNode):
+    """What a run has learnt: equal on all learners, copied by evolution, kept from before where a run diverges."""
+
     params: dict[str, Any]  # of "actor" and "critic", [P, ...]
     opt_state: optax.OptState  # [P, ...]
     obs_stats: normalisation.Stats | None  # [O]
     value_stats: normalisation.Stats | None  # [P]
-    env_state: EpisodeState  # [E, ...]
+    updates: chex.Array  # [] int32: updates done
+
+
+class Envs(struct.PyTreeNode):
+    """Where the environments stand."""
+
+    state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...] what to act on next
-    memory: dict[str, Any]  # of "actor" and "critic", [E, A, ...]
-    updates: chex.Array  # [] int32, updates done
+    memory: dict[str, Any]  # [E, A, ...] of "actor" and "critic"
+
+
+class Slot(struct.PyTreeNode):
+    """Where a run stands."""
+
+    envs: Envs
     key: chex.PRNGKey
 
 
-Steps = Transition | Batch | View  # what has a time axis
+class IPPO(Algorithm):
+    Config, Hypers, recipe = Config, Hypers, "ippo_rnn_smax"
+    head, evolving = "distribution", ("lr", "ent_coef")
 
+    def setup(self) -> None:
+        """Everything static: made once, before anything is traced."""
+        config, env, space = self.config, self.env, self.env.action_space
+        for name, model in (("actor", config.actor), ("critic", config.critic)):
+            check(f"algo.{name}", model, env, recurrent=True, normalised=config.normalise_obs)
+        self.length = config.chunk_length or config.rollout_length  # L
+        self.check_divides("chunk_length", "algo.rollout_length", config.rollout_length)
+        self.check_divides("minibatches", "the number of sequences", self.steps_per_rollout // self.length)
+        rows = (Inputs(env.obs_shape, env.position), env.obs_size)
+        self.actor = Policies(config.actor, *rows, distributions.head_size(space), self.policies.ids, scale=0.01)
+        self.critic = Policies(config.critic, *rows, 1, self.policies.ids)
+        self.vec = VecEnv(env, config.num_envs, config.rollout_length)
+        self.optimiser = Optimiser(axis_name=self.axis_name)
 
-@dataclass(frozen=True)
-class Setup:
-    """The static things that every function below needs."""
+    def init(self, key: chex.PRNGKey, hypers: Hypers) -> TrainState:
+        key, env_key, actor_key, critic_key = split(key, 4)
+        params = {"actor": self.actor.init(actor_key), "critic": self.critic.init(critic_key)}
+        env_state, timestep = self.vec.reset(env_key)
+        learnt = Learnt(
+            params=params,
+            opt_state=self.init_optimiser(params, hypers),
+            obs_stats=normalisation.init(self.env.obs_size, self.config.normalise_obs),
+            value_stats=normalisation.init_values(self.policies.count, self.config.normalise_values),
+            updates=jnp.int32(0),
+        )
+        return TrainState(learnt, Slot(Envs(env_state, timestep.ahead, self.memories(self.config.num_envs)), key))
 
-    config: Config
-    env: Env
-    vec: EpisodeStats
-    actor: Network
-    critic: Network
-    policy_of: np.ndarray  # [A]
+    def init_optimiser(self, params: Any, hypers: Hypers) -> optax.OptState:
+        return self.optimiser.init(params)
 
-    @property
-    def ends(self) -> bool:
-        """Whether a return may end before its episode."""
-        return self.env.mortal and self.config.death == "ends_return"
+    def memories(self, num_envs: int) -> dict[str, Any]:
+        """What both networks remember before anything has happened, ``[E, A, ...]``."""
+        return {"actor": self.actor.initial_memory(num_envs), "critic": self.critic.initial_memory(num_envs)}
 
-    @property
-    def num_updates(self) -> int:
-        return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
+    def initial_memory(self, num_envs: int) -> Any:
+        return self.memories(num_envs)["actor"]
 
-    def policy(self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps) -> tuple[Any, chex.Array]:
-        """The actor's memory after every step, and what every agent's policy head says, ``[T, ..., A, H]``."""
+    def outputs(self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Any) -> tuple[Any, chex.Array]:
+        """The actor's memory after every step, and what its head gives for every agent, ``[T, ..., A, H]``."""
         rows = normalisation.apply(stats, x.obs)
-        inputs = (memory, rows, networks.per_row(x.is_first, rows), x.alive[..., None])
-        return networks.apply_policies(self.actor, params["actor"], self.policy_of, *inputs)
+        return self.actor.over_time(params["actor"], rows, x.alive, x.is_first, memory)
 
-    def value(
-        self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps, known: Any = None
-    ) -> tuple[Any, chex.Array]:
-        """The critic's memory after every step, and its value for every agent, ``[T, ..., A]``, in its own units.
+    def distribution(self, outputs: chex.Array, mask: chex.Array) -> Any:
+        """Every agent's distribution over actions, ``[..., A]``."""
+        return distributions.policy(self.env.action_space, outputs, mask)
 
-        With a shared torso it reads the actor's, computed here unless ``known``, and hands it on: it has none itself.
-        """
+    def value(self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Any) -> tuple[Any, chex.Array]:
+        """The critic's memory after every step, and the value of every agent, ``[T, ..., A]``, in its units."""
         rows = normalisation.apply(stats, x.obs)
-        if self.config.share_torso:
-            memory = self.policy(params, stats, memory, x)[0] if known is None else known
-            rows = output_of(self.config.actor.network, memory)
-        inputs = (memory, rows, networks.per_row(x.is_first, rows), x.alive[..., None])
-        memories, value = networks.apply_policies(self.critic, params["critic"], self.policy_of, *inputs)
+        memories, value = self.critic.over_time(params["critic"], rows, x.alive, x.is_first, memory)
         return memories, value.squeeze(-1)
 
-    def values(self, state: TrainState, x: Transition) -> tuple[Any, chex.Array]:
-        """:meth:`value` along a rollout, where the actor's memory after every step is known."""
-        return self.value(state.params, state.obs_stats, state.memory["critic"], x, known=x.memory)
+    def rollout(self, learnt: Learnt, envs: Envs, keys: Sequence[chex.PRNGKey]) -> tuple[Envs, Transition]:
+        """``T`` steps of every environment. All random numbers are drawn before the loop, from three ``keys``.
 
-    def both(
-        self, params: Any, stats: normalisation.Stats | None, memory: Any, x: Steps
-    ) -> tuple[chex.Array, chex.Array]:
-        """What :meth:`policy` and :meth:`value` say from both memories, with a shared torso run once."""
-        memories, outputs = self.policy(params, stats, memory["actor"], x)
-        return outputs, self.value(params, stats, memory["critic"], x, known=memories)[1]
+        The critic's memory stays as it was: values are computed after the rollout.
+        """
+        space, shape = self.env.action_space, (self.config.rollout_length, self.config.num_envs)
+        noise = distributions.noise(keys[0], space, shape)  # [T, E, A, N]
+        pool, step_keys = self.vec.draw(keys[1:], envs.state)
 
-    def initial_memory(self, num_envs: int) -> dict[str, Any]:
-        """Nothing, for the agents of ``num_envs`` environments."""
-        first = partial(models.initial_memory, shape=(num_envs, self.env.num_agents))
-        return {"actor": first(self.config.actor), "critic": first(self.config.critic)}
+        policy = partial(self.outputs, learnt.params, learnt.obs_stats)
 
-    @property
-    def chunk_length(self) -> int:
-        return self.config.chunk_length or self.config.rollout_length
+        def step(envs: Envs, inputs: Any) -> tuple[Envs, Transition]:
+            noise_t, keys_t = inputs
+            seen = envs.timestep
+            memory, outputs = one_step(policy, envs.memory["actor"], seen)
+            action = self.distribution(outputs, seen.action_mask).sample_from(noise_t)
+            env_state, after = self.vec.step(keys_t, envs.state, distributions.to_env(space, action), pool)
+            observed = (seen.obs, seen.action_mask, seen.alive, seen.is_first)
+            envs = Envs(env_state, after.ahead, envs.memory | {"actor": memory})
+            return envs, Transition(*observed, memory, outputs, action, after)
 
-    @property
-    def num_sequences(self) -> int:
-        return self.config.num_envs * self.config.rollout_length // self.chunk_length
+        return jax.lax.scan(step, envs, (noise, step_keys))
 
-    def distribution(self, outputs: chex.Array, mask: chex.Array):
-        return distributions.policy(self.env.action_space, outputs, mask, self.config.continuous_policy)
+    def targets(
+        self, learnt: Learnt, before: Envs, envs: Envs, transitions: Transition, hypers: Hypers
+    ) -> tuple[Envs, Batch]:
+        """Advantages and returns of a rollout in units of the reward, as sequences ``[L, S, ...]``.
 
+        ``before`` and ``envs`` are from before and after the rollout; gives the latter with the critic's memory.
+        """
+        value_of = partial(self.value, learnt.params, learnt.obs_stats)
+        in_reward_units = partial(normalisation.to_reward_units, learnt.value_stats, policy_of=self.policies.ids)
+        step = transitions.next
+        memories, value = value_of(before.memory["critic"], transitions)  # after every step, and [T, E, A]
+        last = jax.tree.map(lambda x: x[-1], memories)
+        next_value = successor_values(
+            value,
+            one_step(value_of, last, envs.timestep)[1],
+            lambda at: one_step(value_of, *jax.tree.map(lambda x: x[at], (memories, step.final)))[1],
+            step.truncated,
+            self.vec.max_truncations,
+        )
+        value, next_value = in_reward_units(value), in_reward_units(next_value)
+        terminated = step.terminated[..., None] | ~self.earning(step.final_alive)
+        ended = jnp.broadcast_to(step.ended[..., None], terminated.shape) | terminated
+        advantage = gae(step.reward, value, next_value, terminated, ended, hypers.gamma, hypers.gae_lambda)
+        batch = Batch(
+            obs=transitions.obs,
+            action_mask=transitions.action_mask,
+            alive=transitions.alive,
+            earning=self.earning(transitions.alive),
+            is_first=transitions.is_first,
+            memory={},
+            action=transitions.action,
+            log_prob=self.distribution(transitions.outputs, transitions.action_mask).log_prob(transitions.action),
+            value=value,
+            advantage=advantage,
+            target=advantage + value,
+        )
+        starts = before_chunks(before.memory, {"actor": transitions.memory, "critic": memories}, self.length)
+        batch = in_sequences(batch, self.length).replace(memory=in_sequences(starts, 1))
+        return envs.replace(memory=envs.memory | {"critic": last}), batch
 
-def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
-    """Adam with clipped gradients for one policy, its parameters as one vector; rebuilt from traced numbers."""
-    return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
+    def loss(self, params: Any, batch: Batch, learnt: Learnt, hypers: Hypers) -> tuple[chex.Array, Metrics]:
+        """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, and their sum."""
+        memory = jax.tree.map(lambda x: x[0], batch.memory)
+        _, outputs = self.outputs(params, learnt.obs_stats, memory["actor"], batch)
+        _, value = self.value(params, learnt.obs_stats, memory["critic"], batch)  # [L, B, A]
+        pi = self.distribution(outputs, batch.action_mask)
+        log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [L, B, A]
+        ratio = jnp.exp(log_ratio)
+        advantage = batch.advantage
+        if self.config.normalise_advantages:
+            advantage = self.teams.normalise(advantage, batch.alive)
+        clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
+        policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
 
+        value_loss = optax.losses.l2_loss(value, batch.target)
+        if self.config.clip_value:
+            near = batch.value + jnp.clip(value - batch.value, -hypers.clip_eps, hypers.clip_eps)
+            value_loss = jnp.maximum(value_loss, optax.losses.l2_loss(near, batch.target))
 
-def init_optimiser(params: Any, hypers: Hypers) -> optax.OptState:
-    """Adam's moments before the first step, ``[P, ...]``."""
-    return jax.vmap(optimiser(hypers, hypers.lr).init)(params)
+        entropy = pi.entropy()
+        total = self.policies.mean(policy_loss - hypers.ent_coef * entropy, batch.alive).sum()
+        total += hypers.vf_coef * self.policies.mean(value_loss, batch.earning).sum()
+        terms = {
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "approx_kl": ratio - 1.0 - log_ratio,
+            "clip_fraction": jnp.abs(ratio - 1.0) > hypers.clip_eps,
+        }
+        metrics = by_group(terms, batch.alive, self.env) | by_group({"value_loss": value_loss}, batch.earning, self.env)
+        return total, {"loss": total} | metrics
 
+    def learn(self, learnt: Learnt, batch: Batch, key: chex.PRNGKey, hypers: Hypers) -> tuple[Learnt, Metrics]:
+        """``epochs x minibatches`` gradient steps on one rollout."""
+        progress = learnt.updates / self.num_updates
+        lr = linear(hypers.lr, hypers.lr_end, progress)
+        hypers = hypers.replace(ent_coef=linear(hypers.ent_coef, hypers.ent_coef_end, progress))
 
-def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, *net_keys = split(key, 4)
-    policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
-    flags = jnp.ones((1, agents, 1), bool)
-    rows = (jnp.zeros((1, agents, setup.env.obs_size)), flags, flags)
-    first = partial(models.initial_memory, shape=(agents,))
-    actor = networks.init_policies(setup.actor, net_keys[0], policies, first(setup.config.actor), *rows)
-    if setup.config.share_torso:
-        memories, _ = networks.apply_policies(setup.actor, actor, setup.policy_of, first(setup.config.actor), *rows)
-        rows = (output_of(setup.config.actor.network, memories), flags, flags)
-    critic = networks.init_policies(setup.critic, net_keys[1], policies, first(setup.config.critic), *rows)
-    params = {"actor": actor, "critic": critic}
-    env_state, timestep = setup.vec.reset(env_key)
-    return TrainState(
-        params=params,
-        opt_state=init_optimiser(params, hypers),
-        obs_stats=normalisation.init(setup.env.obs_size, setup.config.normalise_obs),
-        value_stats=normalisation.init_values(policies, setup.config.normalise_values),
-        env_state=env_state,
-        timestep=timestep.ahead,
-        memory=setup.initial_memory(setup.config.num_envs),
-        updates=jnp.int32(0),
-        key=key,
-    )
+        def gradient_step(carry: Any, minibatch: Batch) -> tuple[Any, Metrics]:
+            params, opt_state = carry
+            grads, metrics = jax.grad(self.loss, has_aux=True)(params, minibatch, learnt, hypers)
+            return self.optimiser.step(grads, opt_state, params, lr, hypers.max_grad_norm), metrics
 
+        carry, masks = (learnt.params, learnt.opt_state), {"alive": self.env.mortal, "earning": self.returns_end_early}
+        carry, metrics = over_minibatches(gradient_step, carry, batch, key, self.config, hypers, masks=masks, axis=1)
+        return learnt.replace(params=carry[0], opt_state=carry[1]), metrics
 
-def rollout(state: TrainState, keys: Sequence[chex.PRNGKey], setup: Setup) -> tuple[TrainState, Transition]:
-    """``T`` steps of every environment; all random numbers are drawn before the loop, from three ``keys``.
+    def update(self, state: TrainState, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        """One rollout, then learning from it."""
+        learnt, slot = state.learnt, state.slot
+        key, shuffle_key, *rollout_keys = split(slot.key, 5)
+        envs, transitions = self.rollout(learnt, slot.envs, rollout_keys)
+        envs, batch = self.targets(learnt, slot.envs, envs, transitions, hypers)
+        learnt, batch = self.scale_values(learnt, batch)
+        learnt, metrics = self.learn(learnt, batch, shuffle_key, hypers)
+        obs_stats = normalisation.update(learnt.obs_stats, transitions.obs, transitions.alive, self.axis_name)
+        learnt = learnt.replace(obs_stats=obs_stats, updates=learnt.updates + 1)
+        return TrainState(learnt, Slot(envs, key)), metrics | episode_metrics(transitions.next, self.env)
 
-    ``state.memory`` stays that of the first step: learning starts from it.
-    """
-    steps, num_envs = setup.config.rollout_length, setup.config.num_envs
-    noise_key, pool_key, step_key = keys
-    noise = distributions.noise(noise_key, setup.env.action_space, (steps, num_envs))  # [T, E, A, N]
-    step_keys = split(step_key, (steps, num_envs))
-    pool = setup.vec.fresh(pool_key, state.env_state)
+    def scale_values(self, learnt: Learnt, batch: Batch) -> tuple[Learnt, Batch]:
+        """Values and targets in the critic's units, after these have followed the returns."""
+        kind, critic = self.config.normalise_values, learnt.params["critic"]
+        stats, critic, batch = normalisation.follow_returns(kind, learnt.value_stats, critic, batch, self.policies)
+        return learnt.replace(params=learnt.params | {"critic": critic}, value_stats=stats), batch
 
-    def step(carry, inputs):
-        env_state, timestep, memory = carry
-        noise_t, keys_t = inputs
-        memory, outputs = one_step(partial(setup.policy, state.params, state.obs_stats), memory, timestep)
-        action = setup.distribution(outputs, timestep.action_mask).sample_from(noise_t)
-        env_action = distributions.to_env(setup.env.action_space, action, setup.config.continuous_policy)
-        env_state, next_timestep = setup.vec.step(keys_t, env_state, env_action, pool)
-        seen = (timestep.obs, timestep.action_mask, timestep.alive, timestep.is_first)
-        return (env_state, next_timestep.ahead, memory), Transition(*seen, memory, outputs, action, next_timestep)
+    def policy(self, learnt: Learnt) -> dict[str, Any]:
+        return {"actor": learnt.params["actor"], "obs_stats": learnt.obs_stats}
 
-    carry = (state.env_state, state.timestep, state.memory["actor"])
-    (env_state, timestep, _), transitions = jax.lax.scan(step, carry, (noise, step_keys))
-    return state.replace(env_state=env_state, timestep=timestep), transitions
-
-
-def successor_values(
-    state: TrainState, transitions: Transition, memories: Any, value: chex.Array, setup: Setup
-) -> chex.Array:
-    """``[T, E, A]``: the value of each step's true successor; final observations are valued only where needed.
-
-    ``memories [T, E, A, ...]`` are the critic's, after each step.
-    """
-    value_of = partial(one_step, partial(setup.value, state.params, state.obs_stats))
-    _, last_value = value_of(jax.tree.map(lambda x: x[-1], memories), state.timestep)
-    next_value = jnp.concatenate([value[1:], last_value[None]])
-    truncated = transitions.next.truncated  # [T, E]
-    when = jax.vmap(partial(jnp.nonzero, size=setup.vec.max_truncations, fill_value=0), in_axes=1)(truncated)[0]
-    at = (when, jnp.arange(setup.config.num_envs)[:, None])  # [E, K]
-    memory, final = jax.tree.map(lambda x: x[at], (memories, transitions.next.final))
-    _, final_value = value_of(memory, final)  # [E, K, A]
-    return next_value.at[at].set(jnp.where(truncated[at][..., None], final_value, next_value[at]))
-
-
-def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> tuple[TrainState, Batch]:
-    """Advantages and targets in units of the reward, as sequences ``[L, S, ...]``; and the memory moved on."""
-    in_reward_units = partial(normalisation.to_reward_units, state.value_stats, policy_of=setup.policy_of)
-    memories, value = setup.values(state, transitions)  # of the critic, [T, E, A, ...], and [T, E, A]
-    next_value = in_reward_units(successor_values(state, transitions, memories, value, setup))
-    value = in_reward_units(value)
-    step = transitions.next
-    terminated = step.terminated[..., None] | ~earning(step.final_alive, setup.config.death)
-    ended = jnp.broadcast_to(step.ended[..., None], terminated.shape) | terminated
-    advantage = gae(step.reward, value, next_value, terminated, ended, hypers.gamma, hypers.gae_lambda)
-    after = {"actor": transitions.memory, "critic": memories}
-    batch = Batch(
-        obs=transitions.obs,
-        action_mask=transitions.action_mask,
-        alive=transitions.alive,
-        earning=earning(transitions.alive, setup.config.death),
-        is_first=transitions.is_first,
-        memory={},
-        action=transitions.action,
-        log_prob=setup.distribution(transitions.outputs, transitions.action_mask).log_prob(transitions.action),
-        value=value,
-        advantage=advantage,
-        target=advantage + value,
-    )
-    starts = before_chunks(state.memory, after, setup.chunk_length)
-    batch = in_sequences(batch, setup.chunk_length).replace(memory=in_sequences(starts, 1))
-    return state.replace(memory=jax.tree.map(lambda x: x[-1], after)), batch
-
-
-def scale_values(state: TrainState, batch: Batch, setup: Setup) -> tuple[TrainState, Batch]:
-    """Values and targets in the critic's own units, after these have followed the returns."""
-    kind, critic = setup.config.normalise_values, state.params["critic"]
-    returns = (batch.target, batch.earning, setup.policy_of)
-    stats, critic = normalisation.follow_returns(kind, state.value_stats, critic, *returns)
-    scale = partial(normalisation.from_reward_units, policy_of=setup.policy_of)
-    # Clipping is centred on what the critic says of these steps now: only popart has moved its outputs.
-    spoken = stats if kind == "popart" else state.value_stats
-    batch = batch.replace(value=scale(spoken, batch.value), target=scale(stats, batch.target))
-    return state.replace(params=state.params | {"critic": critic}, value_stats=stats), batch
-
-
-def loss(
-    params: Any,
-    batch: Batch,
-    obs_stats: normalisation.Stats | None,
-    hypers: Hypers,
-    ent_coef: chex.Numeric,
-    setup: Setup,
-) -> tuple[chex.Array, Metrics]:
-    """PPO's clipped surrogate, its value loss and its entropy bonus: a mean for each policy, their sum."""
-    config = setup.config
-    memory = jax.tree.map(lambda x: x[0], batch.memory)
-    outputs, value = setup.both(params, obs_stats, memory, batch)
-    pi = setup.distribution(outputs, batch.action_mask)
-    log_ratio = pi.log_prob(batch.action) - batch.log_prob  # [L, B, A]
-    ratio = jnp.exp(log_ratio)
-    advantage = batch.advantage
-    if config.normalise_advantages:
-        advantage = normalise(advantage, batch.alive, setup.env.group_ids)
-    advantage = jnp.where(advantage < 0.0, hypers.hysteresis * advantage, advantage)
-    clipped = jnp.clip(ratio, 1.0 - hypers.clip_eps, 1.0 + hypers.clip_eps)
-    policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
-
-    distance = partial(optax.losses.huber_loss, delta=hypers.huber_delta) if config.huber else optax.losses.l2_loss
-    value_loss = distance(value - batch.target)
-    if config.clip_value:
-        near = batch.value + jnp.clip(value - batch.value, -hypers.clip_eps, hypers.clip_eps)
-        value_loss = jnp.maximum(value_loss, distance(near - batch.target))
-    value_loss *= jnp.where(value > batch.target, hypers.hysteresis, 1.0)
-
-    entropy = pi.entropy()
-    total = mean_by(setup.policy_of, policy_loss - ent_coef * entropy, batch.alive).sum()
-    total += hypers.vf_coef * mean_by(setup.policy_of, value_loss, batch.earning).sum()
-    terms = {
-        "policy_loss": policy_loss,
-        "entropy": entropy,
-        "approx_kl": ratio - 1.0 - log_ratio,
-        "clip_fraction": jnp.abs(ratio - 1.0) > hypers.clip_eps,
-    }
-    metrics = by_group(terms, batch.alive, setup.env) | by_group({"value_loss": value_loss}, batch.earning, setup.env)
-    return total, {"loss": total} | metrics
-
-
-def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, setup: Setup):
-    """``epochs x minibatches`` gradient steps on one rollout."""
-    config = setup.config
-    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
-    lr = hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0))
-    ent_coef = hypers.ent_coef * (1.0 + progress * (hypers.ent_coef_end - 1.0))
-    optimise = optimiser(hypers, lr)
-    # Every row and every step, unless elastic_batches.
-    part = shares.on_policy(config, hypers, rows=setup.num_sequences // config.minibatches)
-
-    def gradient_step(carry, index):
-        params, opt_state = carry
-        minibatch = jax.tree.map(lambda x: x[:, index], batch)
-        masks = (part.alive(minibatch.alive, setup.env.mortal), part.alive(minibatch.earning, setup.ends))
-        minibatch = minibatch.replace(alive=masks[0], earning=masks[1])
-        gradient = jax.grad(loss, has_aux=True)
-        grads, metrics = gradient(params, minibatch, state.obs_stats, hypers, ent_coef, setup)
-        updates, opt_state = jax.vmap(optimise.update)(learners.mean(grads), opt_state)
-        return (optax.apply_updates(params, updates), opt_state), Table.of(metrics)
-
-    order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
-    (params, opt_state), metrics = part.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), part.mean(metrics)
-
-
-def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
-    """One rollout, then learning from it."""
-    key, shuffle_key, *rollout_keys = split(state.key, 5)
-    state, transitions = rollout(state, rollout_keys, setup)
-    state, batch = make_batch(state, transitions, hypers, setup)
-    state, batch = scale_values(state, batch, setup)
-    state, metrics = learn(state, batch, shuffle_key, hypers, setup)
-    obs_stats = normalisation.update(state.obs_stats, transitions.obs, transitions.alive)
-    state = state.replace(obs_stats=obs_stats, updates=state.updates + 1, key=key)
-    return state, metrics | episode_metrics(transitions.next, setup.env)
-
-
-def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[tuple, chex.Array]:
-    """The environment's action for ``timestep [E, ...]``; the mode of the policy if ``greedy``."""
-    x = View(timestep.obs, timestep.state, timestep.alive, jnp.zeros(timestep.obs.shape[:1], bool))
-    carry, outputs = one_step(partial(setup.policy, policy, policy["obs_stats"]), carry, x)
-    pi = setup.distribution(outputs, timestep.action_mask)
-    space = setup.env.action_space
-    action = pi.mode() if greedy else pi.sample_from(distributions.noise(key, space, timestep.obs.shape[:1]))
-    return carry, distributions.to_env(space, action, setup.config.continuous_policy)
-
-
-def check(config: Config, env: Env) -> None:
-    """What no single field can know."""
-    length = config.chunk_length or config.rollout_length
-    if config.rollout_length % length:
-        raise UserError(f"algo.chunk_length={length}: must divide algo.rollout_length={config.rollout_length}")
-    sequences = config.num_envs * config.rollout_length // length
-    if sequences % config.minibatches:
-        raise UserError(f"algo.minibatches={config.minibatches}: must divide the number of sequences, {sequences}")
-    for name, model in (("actor", config.actor), ("critic", config.critic)):
-        models.check(f"algo.{name}", model, env, recurrent=True, normalised=config.normalise_obs)
-
-
-def make(config: Config, env: Env) -> Algorithm:
-    """IPPO on ``env`` as pure functions of one run."""
-    check(config, env)
-    env = AgentId(env) if config.agent_id else env
-    inputs = Inputs(env.obs_shape, env.position)
-    critic = models.own_head(config.actor, config.critic, recurrent=True) if config.share_torso else config.critic
-    setup = Setup(
-        config=config,
-        env=env,
-        vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
-        actor=Network(config.actor, inputs, distributions.head_size(env.action_space), scale=0.01),
-        critic=Network(critic, inputs, 1, scale=1.0),
-        policy_of=networks.policy_of_agent(config.sharing, env.group_ids),
-    )
-    return Algorithm(
-        init=partial(init, setup=setup),
-        update=partial(update, setup=setup),
-        policy=lambda state: {"actor": state.params["actor"], "obs_stats": state.obs_stats},
-        acting=Acting(
-            initial_carry=lambda num_envs: setup.initial_memory(num_envs)["actor"],
-            act=partial(act, setup=setup),
-            head="distribution",
-        ),
-        env=env,
-        steps_per_update=config.num_envs * config.rollout_length,
-        num_updates=setup.num_updates,
-        init_optimiser=init_optimiser,
-        evolving=("lr", "ent_coef"),
-    )
-
-
-def make_train(config: Config, env: Env):
-    """The whole training as one pure function: ``jax.jit(jax.vmap(make_train(config, env)))(keys, hypers)``."""
-    return train_function(make(config, env))
+    def act(
+        self, policy: Any, memory: Any, timestep: TimeStep, key: chex.PRNGKey, greedy: bool
+    ) -> tuple[Any, chex.Array]:
+        never = jnp.zeros(timestep.obs.shape[:1], bool)
+        x = View(timestep.obs, timestep.state, timestep.alive, never)
+        memory, outputs = one_step(partial(self.outputs, policy, policy["obs_stats"]), memory, x)
+        pi = self.distribution(outputs, timestep.action_mask)
+        space = self.env.action_space
+        action = pi.mode() if greedy else pi.sample_from(distributions.noise(key, space, timestep.obs.shape[:1]))
+        return memory, distributions.to_env(space, action)
 
 
 if __name__ == "__main__":
-    shoal.main(make, Config, Hypers, recipe="ippo_rnn_smax")
+    shoal.main(IPPO)

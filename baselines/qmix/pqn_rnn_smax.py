@@ -27,89 +27,60 @@ from functools import partial
 from typing import Any
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
 import shoal
-from shoal.algorithm import Acting, Algorithm, Metrics
-from shoal.algorithm import make_train as train_function
+from shoal.algorithm import Algorithm, Metrics, TrainState
 from shoal.config.fields import hyper, setting
-from shoal.envs.base import Discrete, Env
-from shoal.envs.wrappers import AgentId, AutoReset, EpisodeState, EpisodeStats, VecTimeStep
+from shoal.envs.base import Discrete, TimeStep
+from shoal.envs.wrappers import EpisodeState, VecEnv, VecTimeStep
 from shoal.errors import UserError
 from shoal.hashing import split
-from shoal.nn import models, networks
 from shoal.nn.memory import before_chunks, in_sequences, one_step
-from shoal.nn.models import Inputs, Model
-from shoal.rl import learners, sequences, shares
+from shoal.nn.models import Inputs, Model, check
+from shoal.nn.policies import Policies
+from shoal.rl import sequences
 from shoal.rl.exploration import anneal, best, choice_noise, epsilon_greedy, taken
 from shoal.rl.metrics import episode_metrics
+from shoal.rl.minibatches import over_minibatches
 from shoal.rl.mixers import MIXERS, Mixing, QMixer
-from shoal.rl.returns import DEATHS, earning, lambda_returns, masked_mean
-from shoal.rl.shuffle import permutations
+from shoal.rl.optimiser import Optimiser, linear
+from shoal.rl.returns import lambda_returns, masked_mean
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(shoal.algorithm.Config):
     """Sizes and switches: fixed when the program is compiled."""
 
-    total_steps: float = setting(1e6, low=1)  # environment steps of one run
-    num_envs: int = setting(32, low=1)  # E, environments stepped side by side
-    rollout_length: int = setting(32, low=1)  # T, steps of each between two updates
+    num_envs: int = setting(32, low=1, divided="evenly")  # E: environments stepped side by side
+    rollout_length: int = setting(32, low=1)  # T: steps of each environment between two updates
+    agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
     epochs: int = setting(4, low=1)  # passes over a rollout
     minibatches: int = setting(4, low=1)  # gradient steps in a pass
-    chunk_length: int = setting(0, low=0)  # L, steps that gradients flow through; 0 for whole rollouts
-    mixer: str = setting("vdn", choices=MIXERS)  # how a team's value comes of its agents'
+    chunk_length: int = setting(0, low=0)  # L: steps that gradients flow through; 0 for whole rollouts
+    mixer: str = setting("vdn", choices=MIXERS)  # how a team's value is made of its agents' values
     mixer_width: int = setting(32, low=1)  # qmix: units of the mixing layer
     hyper_width: int = setting(64, low=0)  # qmix: units of the hypernetworks' hidden layer; 0 for none
-    death: str = setting("keeps_return", choices=DEATHS)  # an agent's return ends with the episode, or with its death
-    sharing: str = setting("shared", choices=networks.SHARING)  # which agents have parameters in common
-    agent_id: bool = setting(True)  # append the agent's one-hot number to its observation
-    elastic_batches: bool = setting(False)  # hypers.batch_share and epoch_share count, which evolution may change
-    q: Model = setting(
-        Model("gru", widths=(64,), activation="relu", layer_norm=True)
-    )  # the network of an agent's values
+    q: Model = setting(Model("gru", (64,), "relu", layer_norm=True))  # network of an agent's values
+    elastic_batches: bool = setting(False)  # batch_share and epoch_share count, which evolution may change
 
 
 class Hypers(struct.PyTreeNode):
     """Numbers that may differ between the runs of one compiled program."""
 
     lr: float = hyper(5e-4, low=0.0)  # Adam's step size at the start
-    lr_end: float = hyper(0.0, low=0.0)  # its share left at the end of the (linear) schedule; 1 for constant
+    lr_end: float = hyper(0.0, low=0.0)  # factor on lr at the end of its linear schedule; 1 keeps it constant
     gamma: float = hyper(0.99, low=0.0, high=1.0)  # discount
     td_lambda: float = hyper(0.8, low=0.0, high=1.0)  # 0 bootstraps after one reward, 1 only at the rollout's end
-    eps_start: float = hyper(0.5, low=0.0, high=1.0)  # share of random actions at the start
-    eps_end: float = hyper(0.05, low=0.0, high=1.0)  # and at the end of its fall
-    eps_fraction: float = hyper(0.1, low=0.0, high=1.0)  # share of the training that it falls over
-    max_grad_norm: float = hyper(10.0, low=0.0)  # gradient clipping, of each policy's and mixer's parameters
-    reward_scale: float = hyper(1.0, low=0.0)  # rewards are multiplied by this
-    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of a minibatch's rows, how many count
-    epoch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: of the epochs, how many are run
-
-
-class Network(nn.Module):
-    """A torso, a memory and a linear head over time: ``x [T, ..., A, O]``, ``is_first`` and ``alive [T, ..., A, 1]``.
-
-    Gives the memory after every step, and ``[T, ..., A, N]``.
-    """
-
-    model: Model
-    inputs: Inputs
-    size: int
-
-    @property
-    def mixes(self) -> bool:
-        return self.model.mixes
-
-    @nn.compact
-    def __call__(self, memory: Any, x: chex.Array, is_first: chex.Array, alive: chex.Array) -> tuple[Any, chex.Array]:
-        features = models.torso(self.model, self.inputs, x, alive)
-        memories, features = models.remember(self.model, memory, features, is_first)
-        return memories, networks.Dense(self.size, scale=1.0, name="head")(features)
+    eps_start: float = hyper(0.5, low=0.0, high=1.0)  # fraction of random actions at the start
+    eps_end: float = hyper(0.05, low=0.0, high=1.0)  # fraction of random actions after its fall
+    eps_fraction: float = hyper(0.1, low=0.0, high=1.0)  # fraction of the training over which random actions fall
+    max_grad_norm: float = hyper(10.0, low=0.0)  # gradients of each policy and mixer are clipped to this norm
+    batch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: fraction of a minibatch's rows that count
+    epoch_share: float = hyper(1.0, low=0.01, high=1.0)  # elastic_batches: fraction of the epochs that are run
 
 
 class Step(struct.PyTreeNode):
@@ -131,258 +102,186 @@ class Step(struct.PyTreeNode):
 
 
 class Transition(struct.PyTreeNode):
-    """One step of every environment, as the rollout sees it."""
+    """One step of every environment."""
 
     step: Step  # [E, ...]
     memory: Any  # [E, A, ...] after the step
     action: chex.Array  # [E, A]
-    next: VecTimeStep  # [E, ...] what came of it
+    next: VecTimeStep  # [E, ...] what the environments returned
 
 
 class Batch(struct.PyTreeNode):
-    """What a minibatch holds: ``B`` sequences of ``L`` steps."""
+    """What the loss reads: ``B`` sequences of ``L`` steps."""
 
-    step: Step  # [L, B, ...]
-    earning: chex.Array  # [L, B, A] whose return goes on
+    steps: Step  # [L, B, ...]
+    earning: chex.Array  # [L, B, A] agents whose return goes on
     memory: Any  # [1, B, A, ...] before the first step
     action: chex.Array  # [L, B, A]
     target: chex.Array  # [L, B, M] what the teams' values should be
 
 
-class TrainState(struct.PyTreeNode):
+class Learnt(struct.PyTreeNode):
+    """What a run has learnt: equal on all learners, copied by evolution, kept from before where a run diverges."""
+
     params: dict[str, Any]  # of "q", [P, ...], and of the "mixer", [M, ...], if it has any
-    opt_state: dict[str, optax.OptState]  # the same
-    env_state: EpisodeState  # [E, ...]
+    opt_state: dict[str, optax.OptState]  # of every part of the parameters
+    updates: chex.Array  # [] int32: updates done
+    epsilon: chex.Array  # [] fraction of random actions in the last rollout
+
+
+class Envs(struct.PyTreeNode):
+    """Where the environments stand."""
+
+    state: EpisodeState  # [E, ...]
     timestep: VecTimeStep  # [E, ...] what to act on next
     memory: Any  # [E, A, ...]
-    updates: chex.Array  # [] int32, updates done
-    epsilon: chex.Array  # [] of the last rollout
+
+
+class Slot(struct.PyTreeNode):
+    """Where a run stands."""
+
+    envs: Envs
     key: chex.PRNGKey
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The static things that every function below needs."""
+class PQN(Algorithm):
+    Config, Hypers, recipe, head = Config, Hypers, "pqn_rnn_smax", "values"
 
-    config: Config
-    env: Env
-    vec: EpisodeStats
-    network: Network
-    mixing: Mixing
-    policy_of: np.ndarray  # [A]
+    def setup(self) -> None:
+        """Everything static: made once, before anything is traced."""
+        config, env = self.config, self.env
+        if not isinstance(env.action_space, Discrete):
+            kind = type(env.action_space).__name__.lower()
+            raise UserError(
+                f"env={env.name}: its actions are {kind}, and Q-learning needs one number each; "
+                "use discrete actions, or maddpg or masac"
+            )
+        self.length = config.chunk_length or config.rollout_length  # L
+        self.check_divides("chunk_length", "algo.rollout_length", config.rollout_length)
+        self.check_divides("minibatches", "the number of sequences", self.steps_per_rollout // self.length)
+        check("algo.q", config.q, env, recurrent=True)
+        inputs = Inputs(env.obs_shape, env.position)
+        self.network = Policies(config.q, inputs, env.obs_size, env.action_space.size, self.policies.ids)
+        self.mixing = Mixing(config.mixer, QMixer(config.mixer_width, config.hyper_width), env.group_ids)
+        self.vec = VecEnv(env, config.num_envs, config.rollout_length)
+        self.optimiser = Optimiser(axis_name=self.axis_name)
 
-    @property
-    def ends(self) -> bool:
-        """Whether a return may end before its episode."""
-        return self.env.mortal and self.config.death == "ends_return"
+    def init(self, key: chex.PRNGKey, hypers: Hypers) -> TrainState:
+        key, env_key, q_key, mixer_key = split(key, 4)
+        params = {"q": self.network.init(q_key)} | self.mixing.init(mixer_key, self.env.state_size)
+        env_state, timestep = self.vec.reset(env_key)
+        learnt = Learnt(
+            params=params,
+            opt_state=self.init_optimiser(params, hypers),
+            updates=jnp.int32(0),
+            epsilon=jnp.asarray(hypers.eps_start, jnp.float32),
+        )
+        envs = Envs(env_state, timestep.ahead, self.initial_memory(self.config.num_envs))
+        return TrainState(learnt, Slot(envs, key))
 
-    @property
-    def num_updates(self) -> int:
-        return max(1, int(np.ceil(self.config.total_steps / (self.config.num_envs * self.config.rollout_length))))
+    def init_optimiser(self, params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
+        return {name: self.optimiser.init(part) for name, part in params.items()}
 
-    @property
-    def chunk_length(self) -> int:
-        return self.config.chunk_length or self.config.rollout_length
-
-    @property
-    def num_sequences(self) -> int:
-        return self.config.num_envs * self.config.rollout_length // self.chunk_length
+    def initial_memory(self, num_envs: int) -> Any:
+        return self.network.initial_memory(num_envs)
 
     def q(self, params: Any, memory: Any, x: Step) -> tuple[Any, chex.Array]:
         """The memory after every step, and the value of every agent's every action, ``[T, ..., A, N]``."""
-        inputs = (memory, x.obs, networks.per_row(x.is_first, x.obs), x.alive[..., None])
-        return networks.apply_policies(self.network, params["q"], self.policy_of, *inputs)
+        return self.network.over_time(params["q"], x.obs, x.alive, x.is_first, memory)
 
-    def initial_memory(self, num_envs: int) -> Any:
-        """Nothing, for the agents of ``num_envs`` environments."""
-        return models.initial_memory(self.config.q, (num_envs, self.env.num_agents))
+    def rollout(self, learnt: Learnt, envs: Envs, keys: Several[chex.PRNGKey]) -> tuple[Envs, Transition]:
+        """``T`` steps of every environment. All random numbers are drawn before the loop, from three ``keys``."""
+        shape = (self.config.rollout_length, self.config.num_envs, self.env.num_agents)
+        noise = choice_noise(keys[0], shape, self.env.action_space.size)  # [T, E, A, N + 1]
+        pool, step_keys = self.vec.draw(keys[1:], envs.state)
 
+        def step(envs: Envs, inputs: Any) -> tuple[Envs, Transition]:
+            noise_t, keys_t = inputs
+            seen = Step.of(envs.timestep)
+            memory, q = one_step(partial(self.q, learnt.params), envs.memory, seen)
+            action = epsilon_greedy(q, seen.action_mask, learnt.epsilon, noise_t)
+            env_state, after = self.vec.step(keys_t, envs.state, action, pool)
+            return Envs(env_state, after.ahead, memory), Transition(seen, memory, action, after)
 
-def optimiser(hypers: Hypers, lr: chex.Numeric) -> optax.GradientTransformation:
-    """Adam with clipped gradients for one policy or mixer, its parameters as one vector; from traced numbers."""
-    return optax.flatten(optax.chain(optax.clip_by_global_norm(hypers.max_grad_norm), optax.adam(lr, eps=1e-5)))
+        return jax.lax.scan(step, envs, (noise, step_keys))
 
+    def targets(self, learnt: Learnt, memory: Any, transitions: Transition, hypers: Hypers) -> Batch:
+        """The teams' returns, by the greedy policy where they bootstrap, as sequences ``[L, S, ...]``.
 
-def init_optimiser(params: Any, hypers: Hypers) -> dict[str, optax.OptState]:
-    """Adam's moments before the first step, with the leading axes of the parameters."""
-    return {name: jax.vmap(optimiser(hypers, hypers.lr).init)(part) for name, part in params.items()}
+        ``memory`` is from before the rollout.
+        """
+        params, step, now = learnt.params, transitions.next, transitions.step
+        length = self.config.rollout_length
+        count = sequences.most_finals(length, self.env)
+        final_at, final = sequences.finals(step.truncated, Step.final(step), length, count)
+        memories, q = self.q(params, memory, now)
+        _, final_q = one_step(partial(self.q, params), sequences.at_finals(memories, final_at), final)  # [K, E, A, N]
+        known, last = ((x.state, x.action_mask, x.alive, values) for x, values in ((now, q), (final, final_q)))
+        state, mask, alive, next_q = sequences.successors(known, final_at, last)
+        earning = self.earning(alive)
+        next_value = self.mixing(params, taken(next_q, best(next_q, mask)), state, earning)  # [T, E, M]
+        terminated = step.terminated[..., None] | ~self.mixing.earning(earning)
+        ended = step.ended[..., None] | terminated
+        reward = self.mixing.reward(step.reward)
+        y = lambda_returns(reward, next_value, terminated, ended, hypers.gamma, hypers.td_lambda)
+        starts = in_sequences(before_chunks(memory, transitions.memory, self.length), 1)
+        steps, action, y = in_sequences((now, transitions.action, y), self.length)
+        return Batch(steps, self.earning(steps.alive), starts, action, y)
 
+    def loss(self, params: Any, batch: Batch) -> tuple[chex.Array, Metrics]:
+        """The squared error of the teams' values."""
+        _, q = self.q(params, jax.tree.map(lambda x: x[0], batch.memory), batch.steps)  # [L, B, A, N]
+        value = self.mixing(params, taken(q, batch.action), batch.steps.state, batch.earning)  # [L, B, M]
+        error, counts = value - batch.target, self.mixing.earning(batch.earning)
+        total = self.mixing.mean(jnp.square(error), counts, self.policies)
+        size = masked_mean(jnp.abs(error), counts)
+        return total, {"loss": total, "q_value": masked_mean(value, counts), "td_error": size}
 
-def init(key: chex.PRNGKey, hypers: Hypers, setup: Setup) -> TrainState:
-    key, env_key, q_key, mixer_key = split(key, 4)
-    policies, agents = int(setup.policy_of.max()) + 1, setup.env.num_agents
-    flags = jnp.ones((1, agents, 1), bool)
-    nothing = models.initial_memory(setup.config.q, (agents,))
-    rows = (nothing, jnp.zeros((1, agents, setup.env.obs_size)), flags, flags)
-    params = {"q": networks.init_policies(setup.network, q_key, policies, *rows)}
-    params |= setup.mixing.init(mixer_key, setup.env.state_size)
-    env_state, timestep = setup.vec.reset(env_key)
-    return TrainState(
-        params=params,
-        opt_state=init_optimiser(params, hypers),
-        env_state=env_state,
-        timestep=timestep.ahead,
-        memory=setup.initial_memory(setup.config.num_envs),
-        updates=jnp.int32(0),
-        epsilon=jnp.asarray(hypers.eps_start, jnp.float32),
-        key=key,
-    )
+    def learn(self, learnt: Learnt, batch: Batch, key: chex.PRNGKey, hypers: Hypers) -> tuple[Learnt, Metrics]:
+        """``epochs x minibatches`` gradient steps on one rollout."""
+        lr = linear(hypers.lr, hypers.lr_end, learnt.updates / self.num_updates)
 
+        def gradient_step(carry: Learnt, minibatch: Batch) -> tuple[Learnt, Metrics]:
+            grads, metrics = jax.grad(self.loss, has_aux=True)(carry.params, minibatch)
+            params, opt_state = {}, {}
+            for name, moments in carry.opt_state.items():
+                moved = self.optimiser.step(grads[name], moments, carry.params[name], lr, hypers.max_grad_norm)
+                params[name], opt_state[name] = moved
+            return carry.replace(params=params, opt_state=opt_state), metrics
 
-def rollout(state: TrainState, keys: Several[chex.PRNGKey], setup: Setup) -> tuple[TrainState, Transition]:
-    """``T`` steps of every environment; all random numbers are drawn before the loop, from three ``keys``.
+        masks = {"earning": self.returns_end_early}
+        return over_minibatches(gradient_step, learnt, batch, key, self.config, hypers, masks=masks, axis=1)
 
-    ``state.memory`` stays that of the first step: learning starts from it.
-    """
-    steps, num_envs, agents = setup.config.rollout_length, setup.config.num_envs, setup.env.num_agents
-    noise_key, pool_key, step_key = keys
-    noise = choice_noise(noise_key, (steps, num_envs, agents), setup.env.action_space.size)  # [T, E, A, N + 1]
-    step_keys = split(step_key, (steps, num_envs))
-    pool = setup.vec.fresh(pool_key, state.env_state)
-
-    def step(carry, inputs):
-        env_state, timestep, memory = carry
-        noise_t, keys_t = inputs
-        seen = Step.of(timestep)
-        memory, q = one_step(partial(setup.q, state.params), memory, seen)
-        action = epsilon_greedy(q, seen.action_mask, state.epsilon, noise_t)
-        env_state, next_timestep = setup.vec.step(keys_t, env_state, action, pool)
-        return (env_state, next_timestep.ahead, memory), Transition(seen, memory, action, next_timestep)
-
-    carry = (state.env_state, state.timestep, state.memory)
-    (env_state, timestep, _), transitions = jax.lax.scan(step, carry, (noise, step_keys))
-    return state.replace(env_state=env_state, timestep=timestep), transitions
-
-
-def targets(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> chex.Array:
-    """``[T, E, M]``: the returns of the teams, the greedy policy's from where they bootstrap."""
-    step, length = transitions.next, setup.config.rollout_length
-    count = sequences.most_finals(length, setup.env)
-    final_at, final = sequences.finals(step.truncated, Step.final(step), length, count)
-    now = transitions.step
-    memories, q = setup.q(state.params, state.memory, now)
-    before = sequences.at_finals(memories, final_at)
-    _, final_q = one_step(partial(setup.q, state.params), before, final)  # [K, E, A, N]
-    known, last = ((x.state, x.action_mask, x.alive, values) for x, values in ((now, q), (final, final_q)))
-    world, mask, alive, next_q = sequences.successors(known, final_at, last)
-    goes_on = earning(alive, setup.config.death)
-    next_value = setup.mixing(state.params, taken(next_q, best(next_q, mask)), world, goes_on)  # [T, E, M]
-    reward = hypers.reward_scale * setup.mixing.reward(step.reward)
-    terminated = step.terminated[..., None] | ~setup.mixing.earning(goes_on)
-    ended = step.ended[..., None] | terminated
-    return lambda_returns(reward, next_value, terminated, ended, hypers.gamma, hypers.td_lambda)
-
-
-def make_batch(state: TrainState, transitions: Transition, hypers: Hypers, setup: Setup) -> tuple[TrainState, Batch]:
-    """The rollout with its targets, as sequences ``[L, S, ...]``; and the memory moved on."""
-    y, length = targets(state, transitions, hypers, setup), setup.chunk_length
-    starts = in_sequences(before_chunks(state.memory, transitions.memory, length), 1)
-    steps, action, y = in_sequences((transitions.step, transitions.action, y), length)
-    state = state.replace(memory=jax.tree.map(lambda x: x[-1], transitions.memory))
-    return state, Batch(steps, earning(steps.alive, setup.config.death), starts, action, y)
-
-
-def loss(params: Any, batch: Batch, setup: Setup) -> tuple[chex.Array, Metrics]:
-    """The squared error of the teams' values."""
-    _, q = setup.q(params, jax.tree.map(lambda x: x[0], batch.memory), batch.step)  # [L, B, A, N]
-    value = setup.mixing(params, taken(q, batch.action), batch.step.state, batch.earning)  # [L, B, M]
-    error, counts = value - batch.target, setup.mixing.earning(batch.earning)
-    total = setup.mixing.mean(jnp.square(error), counts, setup.policy_of)
-    size = masked_mean(jnp.abs(error), counts)
-    return total, {"loss": total, "q_value": masked_mean(value, counts), "td_error": size}
-
-
-def learn(state: TrainState, batch: Batch, key: chex.PRNGKey, hypers: Hypers, setup: Setup):
-    """``epochs x minibatches`` gradient steps on one rollout."""
-    config = setup.config
-    progress = jnp.minimum(state.updates / setup.num_updates, 1.0)
-    optimise = optimiser(hypers, hypers.lr * (1.0 + progress * (hypers.lr_end - 1.0)))
-    # Every row and every step, unless elastic_batches.
-    part = shares.on_policy(config, hypers, rows=setup.num_sequences // config.minibatches)
-
-    def gradient_step(carry, index):
-        params, opt_state = carry
-        minibatch = jax.tree.map(lambda x: x[:, index], batch)
-        minibatch = minibatch.replace(earning=part.alive(minibatch.earning, setup.ends))
-        grads, metrics = jax.grad(loss, has_aux=True)(params, minibatch, setup)
-        grads = learners.mean(grads)
-        moved = {name: jax.vmap(optimise.update)(grads[name], opt_state[name]) for name in params}
-        params = {name: optax.apply_updates(params[name], moved[name][0]) for name in params}
-        return (params, {name: moved[name][1] for name in params}), metrics
-
-    order = permutations(key, config.epochs, setup.num_sequences).reshape(config.epochs * config.minibatches, -1)
-    (params, opt_state), metrics = part.scan(gradient_step, (state.params, state.opt_state), order)
-    return state.replace(params=params, opt_state=opt_state), part.mean(metrics)
-
-
-def update(state: TrainState, hypers: Hypers, setup: Setup) -> tuple[TrainState, Metrics]:
-    """One rollout at the present epsilon, then learning from it."""
-    key, learn_key, *rollout_keys = split(state.key, 5)
-    progress = state.updates / setup.num_updates
-    state = state.replace(epsilon=anneal(hypers.eps_start, hypers.eps_end, hypers.eps_fraction, progress))
-    state, transitions = rollout(state, rollout_keys, setup)
-    state, batch = make_batch(state, transitions, hypers, setup)
-    state, metrics = learn(state, batch, learn_key, hypers, setup)
-    state = state.replace(updates=state.updates + 1, key=key)
-    return state, metrics | {"epsilon": state.epsilon} | episode_metrics(transitions.next, setup.env)
-
-
-def act(policy, carry, timestep, key: chex.PRNGKey, greedy: bool, setup: Setup) -> tuple[Any, chex.Array]:
-    """The action for ``timestep [E, ...]``: the best, or epsilon-greedy as in training unless ``greedy``."""
-    first = jnp.zeros(timestep.obs.shape[:1], bool)
-    x = Step(timestep.obs, timestep.state, timestep.action_mask, timestep.alive, first)
-    carry, q = one_step(partial(setup.q, policy), carry, x)
-    if greedy:
-        return carry, best(q, x.action_mask)
-    return carry, epsilon_greedy(q, x.action_mask, policy["epsilon"], choice_noise(key, q.shape[:-1], q.shape[-1]))
-
-
-def check(config: Config, env: Env) -> None:
-    """What no single field can know."""
-    if not isinstance(env.action_space, Discrete):
-        kind = type(env.action_space).__name__.lower()
-        raise UserError(
-            f"env={env.name}: its actions are {kind}, and Q-learning needs one number each; "
-            "use discrete actions, or maddpg or masac"
+    def update(self, state: TrainState, hypers: Hypers) -> tuple[TrainState, Metrics]:
+        """One rollout, then learning from it."""
+        learnt, slot = state.learnt, state.slot
+        key, learn_key, *rollout_keys = split(slot.key, 5)
+        progress = learnt.updates / self.num_updates
+        epsilon = anneal(hypers.eps_start, hypers.eps_end, hypers.eps_fraction, progress)
+        learnt = learnt.replace(epsilon=epsilon)
+        envs, transitions = self.rollout(learnt, slot.envs, rollout_keys)
+        batch = self.targets(learnt, slot.envs.memory, transitions, hypers)
+        learnt, metrics = self.learn(learnt, batch, learn_key, hypers)
+        learnt = learnt.replace(updates=learnt.updates + 1)
+        return TrainState(learnt, Slot(envs, key)), metrics | {"epsilon": epsilon} | episode_metrics(
+            transitions.next, self.env
         )
-    length = config.chunk_length or config.rollout_length
-    if config.rollout_length % length:
-        raise UserError(f"algo.chunk_length={length}: must divide algo.rollout_length={config.rollout_length}")
-    count = config.num_envs * config.rollout_length // length
-    if count % config.minibatches:
-        raise UserError(f"algo.minibatches={config.minibatches}: must divide the number of sequences, {count}")
-    models.check("algo.q", config.q, env, recurrent=True)
 
+    def policy(self, learnt: Learnt) -> dict[str, Any]:
+        return {"q": learnt.params["q"], "epsilon": learnt.epsilon}
 
-def make(config: Config, env: Env) -> Algorithm:
-    """PQN on ``env`` as pure functions of one run."""
-    check(config, env)
-    env = AgentId(env) if config.agent_id else env
-    mixer = QMixer(config.mixer_width, config.hyper_width)
-    setup = Setup(
-        config=config,
-        env=env,
-        vec=EpisodeStats(AutoReset(env, config.num_envs, config.rollout_length)),
-        network=Network(config.q, Inputs(env.obs_shape, env.position), env.action_space.size),
-        mixing=Mixing(config.mixer, mixer, env.group_ids),
-        policy_of=networks.policy_of_agent(config.sharing, env.group_ids),
-    )
-    return Algorithm(
-        init=partial(init, setup=setup),
-        update=partial(update, setup=setup),
-        policy=lambda state: {"q": state.params["q"], "epsilon": state.epsilon},
-        acting=Acting(initial_carry=setup.initial_memory, act=partial(act, setup=setup), head="values"),
-        env=env,
-        steps_per_update=config.num_envs * config.rollout_length,
-        num_updates=setup.num_updates,
-        init_optimiser=init_optimiser,
-    )
-
-
-def make_train(config: Config, env: Env):
-    """The whole training as one pure function: ``jax.jit(jax.vmap(make_train(config, env)))(keys, hypers)``."""
-    return train_function(make(config, env))
+    def act(
+        self, policy: Any, memory: Any, timestep: TimeStep, key: chex.PRNGKey, greedy: bool
+    ) -> tuple[Any, chex.Array]:
+        """The best action, or an epsilon-greedy one as in training unless ``greedy``."""
+        never = jnp.zeros(timestep.obs.shape[:1], bool)
+        x = Step(timestep.obs, timestep.state, timestep.action_mask, timestep.alive, never)
+        memory, q = one_step(partial(self.q, policy), memory, x)
+        if greedy:
+            return memory, best(q, x.action_mask)
+        noise = choice_noise(key, q.shape[:-1], q.shape[-1])
+        return memory, epsilon_greedy(q, x.action_mask, policy["epsilon"], noise)
 
 
 if __name__ == "__main__":
-    shoal.main(make, Config, Hypers, recipe="pqn_rnn_smax")
+    shoal.main(PQN)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from omegaconf import OmegaConf
 
+from shoal.algorithm import algorithm_in
 from shoal.benchmark.cells import Cell, composed
 from shoal.benchmark.settings import name_of
 from shoal.config.settings import complete, saved_settings
@@ -57,7 +58,7 @@ def plan_cell(cell: Cell) -> Planned:
     """
     module, cfg = composed(cell)
     try:
-        made = make_plan(module.make, module.Config, module.Hypers, cfg, cell.folder)
+        made = make_plan(algorithm_in(module), cfg, cell.folder)
     except UserError as error:
         return Planned(cell, "impossible", str(error))
     except Exception as error:  # a file of the user's: its own training will say more

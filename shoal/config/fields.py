@@ -20,12 +20,14 @@ def setting(
     high: float | None = None,
     choices: Choices = (),
     words: tuple[str, ...] = (),
+    divided: str = "",
 ) -> Any:
     """A field of a static configuration, and what it may be; a dataclass as ``default`` has fields of its own.
 
-    ``words`` may stand in a number's place.
+    ``words`` may stand in a number's place. A number that several learners of a run have together is ``divided``
+    between them, ``evenly`` (they must divide it) or rounded ``up``.
     """
-    metadata = {"low": low, "high": high, "choices": choices, "words": words}
+    metadata = {"low": low, "high": high, "choices": choices, "words": words, "divided": divided}
     if isinstance(default, tuple) or dataclasses.is_dataclass(default):  # OmegaConf reads lists into tuples
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -47,12 +47,12 @@ def mutate_hypers(key: chex.PRNGKey, hypers: Any, kind: chex.Array, rules: Rules
 
 def mutate_learnt(
     key: chex.PRNGKey,
-    inherited: dict[str, Any],
+    learnt: Any,
     hypers: Any,
     kind: chex.Array,
     differs: dict[str, chex.Array],
     rules: Rules,
-) -> dict[str, Any]:
+) -> Any:
     """What one member has learnt, mutated as its kind says, with the optimisers begun anew: as in AgileRL.
 
     The targets of a policy become the policy whose parameters mutated. AgileRL loads all targets after the other two
@@ -60,7 +60,7 @@ def mutate_learnt(
     """
     chance = dict(zip(MUTATIONS, rules.weights, strict=False))
     noise_key, grow_key, activation_key = jax.random.split(key, 3)
-    networks = {name: part for name, part in inherited.items() if name != "opt_state"}
+    networks = {name: part for name, part in vars(learnt).items() if name != "opt_state"}
     if chance.get(Kind.PARAMETERS):
         noisy = mutate_parameters(noise_key, networks, rules)
         networks = choose(kind == Kind.PARAMETERS, noisy, networks)
@@ -70,13 +70,14 @@ def mutate_learnt(
     if chance.get(Kind.ACTIVATION):
         networks = choose(kind == Kind.ACTIVATION, elastic.mutate_activation(activation_key, networks), networks)
     reset = (kind == Kind.PARAMETERS) | (kind == Kind.ARCHITECTURE) | (kind == Kind.ACTIVATION)
-    return networks | {"opt_state": forget(inherited["opt_state"], networks["params"], hypers, reset, differs, rules)}
+    opt_state = forget(learnt.opt_state, networks["params"], hypers, reset, differs, rules)
+    return learnt.replace(**networks, opt_state=opt_state)
 
 
 def mutate_parameters(key: chex.PRNGKey, networks: dict[str, Any], rules: Rules) -> dict[str, Any]:
     """Noise on the policy, or on all parameters if none of them is known to be the policy; its target is a copy."""
     params, target = networks["params"], networks.get("target")
-    policy = HEADS.get(rules.algorithm.acting.head)
+    policy = HEADS.get(rules.algorithm.head)
     if policy not in params:
         return networks | {"params": add_noise(key, params, rules.scheme.noise)}
     noisy = add_noise(key, params[policy], rules.scheme.noise)
@@ -89,7 +90,7 @@ def forget(
     opt_state: Any, params: Any, hypers: Any, reset: chex.Array, differs: dict[str, chex.Array], rules: Rules
 ) -> Any:
     """The optimiser's state, begun anew: all of it if ``reset``, else those parts whose learning rate differs."""
-    fresh = rules.algorithm.init_optimiser(params, hypers)  # type: ignore[misc]
+    fresh = rules.algorithm.init_optimiser(params, hypers)
     if getattr(rules.scheme, "reset_optimiser", False):
         for name, parts in rules.algorithm.learning_rates.items():
             if name not in differs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -28,11 +27,11 @@ def evolving_plan(
     """A training of ``seeds`` populations: rounds instead of chunks, of which several make a chunk."""
     for name in swept_values(swept):
         raise UserError(f"sweep.{name}: evolution chooses the values itself; evolve.hypers.{name}={{min: a, max: b}}")
-    params = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), hypers)).params  # shapes alone, of any key
+    params = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), hypers)).learnt.params  # shapes alone, of any key
     flags = (elastic.has(params), elastic.has_activation(params))
     if cfg.algo.get("elastic_batches"):
         shares = tuple(name for name in SHARES if hasattr(hypers, name))
-        algorithm = dataclasses.replace(algorithm, evolving=algorithm.evolving + shares)
+        algorithm.evolving = algorithm.evolving + shares
     rules = make_rules(parse(cfg.evolve), cfg.population, algorithm, hypers, *flags)
     if algorithm.env.host and isinstance(rules.scheme, Halving):
         raise UserError("evolve=halving: begins trainings amid others, which environments on the host cannot")

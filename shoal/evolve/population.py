@@ -42,7 +42,7 @@ class Trial(struct.PyTreeNode):
 class Population(struct.PyTreeNode):
     """The members of one population."""
 
-    inherited: dict[str, Any]  # what a clone copies, [M, ...]
+    learnt: Any  # [M, ...] of the algorithm's state (shoal.algorithm.TrainState): what a clone copies
     hypers: Any  # [M]
     diverged: chex.Array  # [M] bool
     generation: chex.Array  # [M] int32, selections before this one; the same for all

@@ -151,8 +151,8 @@ def train_rounds(
         )
         state = with_population(state, population)
         # Whoever was lost: a member whose parameters are finite may yet have no fitness for what is in its slot.
-        washed = (before.diverged | (due & ~jnp.isfinite(state.fitness))) & ~population.diverged
-        run, metrics, episodes = train(state.run, state.hypers, state.kind, washed)
+        needs_cleaning = (before.diverged | (due & ~jnp.isfinite(state.fitness))) & ~population.diverged
+        run, metrics, episodes = train(state.run, state.hypers, state.kind, needs_cleaning)
         mean = episodes[objective].mean(axis=-1)
         fitness = jnp.where(run.diverged | ~jnp.isfinite(mean), -jnp.inf, mean)
         state = state.replace(run=run, fitness=fitness, round=state.round + 1)
@@ -164,7 +164,7 @@ def train_rounds(
             kind=state.kind,
             changed=state.changed,
             hypers={name: getattr(state.hypers, name) for name in rules.ranges},
-            architecture=jax.vmap(elastic.describe)(run.train.params),
+            architecture=jax.vmap(elastic.describe)(run.train.learnt.params),
             best_return=run.best_return,
             diverged=run.diverged,
         )
@@ -173,15 +173,10 @@ def train_rounds(
     return jax.lax.scan(one_round, state, length=rounds)
 
 
-def inherited(train: TrainState, rules: Rules) -> dict[str, Any]:
-    """What a clone copies."""
-    return rules.algorithm.learnt(train)
-
-
 def population_of(state: Evolving, rules: Rules) -> Population:
     """What selection reads and writes, ``[R, ...]``: neither replay nor environments."""
     return Population(
-        inherited=inherited(state.train, rules),
+        learnt=state.train.learnt,
         hypers=state.hypers,
         diverged=state.diverged,
         generation=state.round // rules.scheme.every - 1,
@@ -194,7 +189,7 @@ def population_of(state: Evolving, rules: Rules) -> Population:
 
 def with_population(state: Evolving, population: Population) -> Evolving:
     """The state after a selection."""
-    run = state.run.replace(train=state.train.replace(**population.inherited), diverged=population.diverged)
+    run = state.run.replace(train=state.train.replace(learnt=population.learnt), diverged=population.diverged)
     names = ("hypers", "parent", "kind", "changed", "memory")
     return state.replace(run=run, **{name: getattr(population, name) for name in names})
 
@@ -229,7 +224,7 @@ def train_slot(
     run: RunState,
     hypers: Hypers,
     kind: chex.Array,
-    washed: chex.Array,
+    needs_cleaning: chex.Array,
     train_round: Callable[..., Any],
     rules: Rules,
 ) -> tuple[RunState, Table, Metrics]:
@@ -237,10 +232,9 @@ def train_slot(
     train = run.train
     if isinstance(rules.scheme, Halving):
         fresh = kind == Kind.FRESH
-        train = jax.lax.cond(fresh, lambda: rules.algorithm.init(run.train.key, hypers), lambda: run.train)
-    slot = {name: getattr(train, name) for name in train.__dataclass_fields__ if name not in inherited(train, rules)}
-    slot = jax.lax.cond(washed, lambda s: jax.tree.map(_finite, s), lambda s: s, slot)
-    return train_round(run.replace(train=train.replace(**slot)), hypers)
+        train = jax.lax.cond(fresh, lambda: rules.algorithm.init(run.train.slot.key, hypers), lambda: run.train)
+    slot = jax.lax.cond(needs_cleaning, lambda s: jax.tree.map(_finite, s), lambda s: s, train.slot)
+    return train_round(run.replace(train=train.replace(slot=slot)), hypers)
 
 
 def _finite(x: chex.Array) -> chex.Array:

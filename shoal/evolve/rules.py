@@ -66,8 +66,6 @@ def make_rules(
             raise UserError(f"population={members}: must be a multiple of the {subs} evolve.frequencies")
     if members < least:
         raise UserError(f"population={members}: evolve={scheme.scheme} needs {least} members at least")
-    if algorithm.init_optimiser is None:
-        raise UserError(f"evolve={scheme.scheme}: the algorithm file says no init_optimiser (shoal/algorithm.py)")
     factors = getattr(scheme, "factors", (1.0,))
     if not factors:
         raise UserError("evolve.factors=[]: needs a factor at least")

@@ -2,7 +2,7 @@
 
     evolve(key, population, fitness, rules) -> population
 
-The members are the runs of the run axis. A clone copies what its parent has learnt (``Algorithm.inherited``:
+The members are the runs of the run axis. A clone copies what its parent has learnt (its ``learnt``:
 parameters, optimiser, targets, normalisation) and its hyperparameters. What belongs to the slot stays there: its random
 key, environments, replay and the best policy that it ever held; so a clone explores for itself. Nothing here changes
 a shape or leaves the device: populations evolve side by side under ``vmap``, inside the compiled training.
@@ -54,14 +54,14 @@ def evolve(key: chex.PRNGKey, population: Population, fitness: chex.Array, rules
     kind = offspring.kind
 
     source = jnp.where(parent == NOBODY, members, parent)
-    inherited = jax.tree.map(lambda x: x[source], population.inherited)
+    learnt = jax.tree.map(lambda x: x[source], population.learnt)
     hypers = jax.tree.map(lambda x: x[donor], population.hypers)
     hypers, changed = mutate_hypers(hyper_key, hypers, kind, rules)
     differs = {name: getattr(hypers, name) != getattr(population.hypers, name)[source] for name in rules.ranges}
     keys = jax.random.split(member_key, len(fitness))
-    inherited = jax.vmap(partial(mutate_learnt, rules=rules))(keys, inherited, hypers, kind, differs)
+    learnt = jax.vmap(partial(mutate_learnt, rules=rules))(keys, learnt, hypers, kind, differs)
     return population.replace(
-        inherited=inherited,
+        learnt=learnt,
         hypers=hypers,
         diverged=jnp.zeros_like(population.diverged),
         generation=population.generation + 1,

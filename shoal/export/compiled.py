@@ -28,7 +28,7 @@ SAME = 0.95  # the least share of discrete actions that policy.jax must have in 
 
 def compiled_act(algorithm: Algorithm, policy: Params, ids: int) -> Any:
     """``act(carry, obs [E, A, O], mask [E, A, N], alive [E, A], first [E]) -> carry, action``, the policy inside."""
-    env, acting = algorithm.env, algorithm.acting
+    env = algorithm.env
 
     def act(carry: Any, obs: chex.Array, mask: chex.Array, alive: chex.Array, first: chex.Array):
         num_envs = obs.shape[0]
@@ -43,8 +43,8 @@ def compiled_act(algorithm: Algorithm, policy: Params, ids: int) -> Any:
             alive=alive,
             info={},
         )
-        carry = select(first, acting.initial_carry(num_envs), carry)
-        return acting.act(policy, carry, timestep, jax.random.PRNGKey(0), True)
+        carry = select(first, algorithm.initial_memory(num_envs), carry)
+        return algorithm.act(policy, carry, timestep, jax.random.PRNGKey(0), True)
 
     return act
 
@@ -58,7 +58,7 @@ def write_compiled(
     def like(example: Any) -> Any:
         return jax.ShapeDtypeStruct((num_envs, *example.shape[1:]), example.dtype)
 
-    carry = jax.eval_shape(lambda: algorithm.acting.initial_carry(1))
+    carry = jax.eval_shape(lambda: algorithm.initial_memory(1))
     seen = [recorded[name][0] for name in ("obs", "mask", "alive")]
     shapes = jax.tree.map(like, (carry, *seen, np.zeros(1, bool)))
     exported = jax_export.export(jax.jit(compiled_act(algorithm, policy, ids)), platforms=PLATFORMS)(*shapes)

@@ -189,7 +189,7 @@ def model_of(settings: dict[str, Any], name: str) -> Model:
 
 def unknown(settings: dict[str, Any], algorithm: Algorithm) -> str | None:
     """Why numpy cannot play this; None if it can."""
-    name = HEADS.get(algorithm.acting.head)
+    name = HEADS.get(algorithm.head)
     missing = {"sharing", "agent_id", name} - set(settings)
     if name is None or missing:
         return "its algorithm file does not say how outputs become actions (Acting.head), so that numpy cannot play it"
@@ -226,7 +226,7 @@ def describe(
     settings: dict[str, Any], algorithm: Algorithm, policy: Params
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The network for ``policy.json``, and its parameters ``[P, ...]`` by name."""
-    env, head = algorithm.env, algorithm.acting.head
+    env, head = algorithm.env, algorithm.head
     name = HEADS[head]
     model, network = model_of(settings, name), policy[name]
     if elastic.has(network):  # numpy plays what lives of it
@@ -280,13 +280,13 @@ def _part(module: str, torso: str) -> str:
 
 def record(algorithm: Algorithm, policy: Params, ids: int) -> dict[str, np.ndarray]:
     """Some greedy steps ``[T, E, A, ...]``: what agents saw (without the last ``ids`` numbers) and did."""
-    env, acting = algorithm.env, algorithm.acting
+    env = algorithm.env
     steps = min(STEPS, env.horizon)
 
     def step(carry, key):
         state, timestep, carried = carry
         act_key, env_key = jax.random.split(key)
-        carried, action = acting.act(policy, carried, timestep, act_key, True)
+        carried, action = algorithm.act(policy, carried, timestep, act_key, True)
         state_after, after = jax.vmap(env.step)(jax.random.split(env_key, ENVS), state, action)
         # A finished episode stands still.
         running = ~(timestep.terminated | timestep.truncated)
@@ -298,7 +298,7 @@ def record(algorithm: Algorithm, policy: Params, ids: int) -> dict[str, np.ndarr
     def play(key):
         keys = jax.random.split(key, ENVS + steps)
         state, timestep = jax.vmap(env.reset)(keys[:ENVS])
-        return jax.lax.scan(step, (state, timestep, acting.initial_carry(ENVS)), keys[ENVS:])[1]
+        return jax.lax.scan(step, (state, timestep, algorithm.initial_memory(ENVS)), keys[ENVS:])[1]
 
     # Accelerators round matrix products by default, and what is recorded should be exact.
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):

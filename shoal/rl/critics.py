@@ -7,14 +7,18 @@ this costs a fraction of a row per agent. The others read a row per agent and sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import chex
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
-from shoal.envs.base import Env
+from shoal.envs.base import Env, TimeStep
+from shoal.envs.wrappers import VecTimeStep
 from shoal.errors import UserError
 from shoal.nn.models import Inputs, Model
+from shoal.nn.policies import Policies
 
 CRITICS = ("state", "observations", "agent_state", "local")
 
@@ -119,12 +123,18 @@ class CriticView:
             raise UserError("algo.critic_input=state: a state is no image, as cnn needs; use observations")
 
 
-CENTRAL_INPUTS = ("state", "observations")
+class Observation(struct.PyTreeNode):
+    """What is known of a step before anyone acts, as replay keeps it."""
+
+    obs: chex.Array  # [..., A, O]
+    state: chex.Array | None  # [..., S] if the critic reads it; not an empty array, which devices cannot share
+    action_mask: chex.Array  # [..., A, N]
+    alive: chex.Array  # [..., A]
 
 
 @dataclass(frozen=True, eq=False)
-class ActionView:
-    """How a critic of *actions* sees an environment step: who reads what, and which action is whose.
+class ActionCritic:
+    """A critic of actions: one network, the rows that it reads, and which of its outputs are an agent's value.
 
     =============  ==============================================  =====================================
     kind           what a row is                                   rows
@@ -138,8 +148,10 @@ class ActionView:
     """
 
     kind: str
+    model: Model
     env: Env
     policy_of: np.ndarray  # [A]
+    size: int = 1  # Z: how many numbers a value consists of
 
     @property
     def central(self) -> bool:
@@ -147,64 +159,86 @@ class ActionView:
         return self.kind != "local"
 
     @property
-    def policy_of_row(self) -> np.ndarray:
-        """``[K]``: the parameters that read each row of :meth:`__call__`; those of :meth:`own` are ``policy_of``."""
-        return np.arange(self.policy_of.max() + 1) if self.central else self.policy_of
-
-    @property
     def values(self) -> int:
         """How many values a row gets."""
         return self.env.num_agents if self.central else 1
 
     @property
-    def size(self) -> int:
+    def row_size(self) -> int:
         """``C``: the length of a row."""
         agents, obs, actions = self.env.num_agents, self.env.obs_size, self.env.action_space.size
         if not self.central:
             return obs + actions
         return agents * actions + (self.env.state_size if self.kind == "state" else agents * obs)
 
-    def __call__(self, obs: chex.Array, state: chex.Array, alive: chex.Array, action: chex.Array) -> chex.Array:
-        """Rows ``[..., K, C]`` of the joint ``action [..., A, N]``."""
-        joint = jnp.where(alive[..., None], action, 0.0)
-        if not self.central:
-            return jnp.concatenate([obs, joint], axis=-1)
-        row = jnp.concatenate([self._seen(obs, state, alive), joint.reshape(*joint.shape[:-2], -1)], axis=-1)
-        return jnp.broadcast_to(row[..., None, :], (*row.shape[:-1], len(self.policy_of_row), row.shape[-1]))
+    def network(self, policy_of_row: np.ndarray) -> Policies:
+        """The network for rows that are read by these parameter sets."""
+        inputs = Inputs() if self.central else Inputs(self.env.obs_shape, self.env.position)
+        return Policies(self.model, inputs, self.row_size, self.values * self.size, policy_of_row)
 
-    def own(
-        self, obs: chex.Array, state: chex.Array, alive: chex.Array, action: chex.Array, own: chex.Array
-    ) -> chex.Array:
-        """Rows ``[..., A, C]``: agent ``i`` reads ``own_i`` as its own action and ``action_j`` as the others'."""
-        if not self.central:
-            return jnp.concatenate([obs, own], axis=-1)
+    @property
+    def joint(self) -> Policies:
+        """The network for the rows of a joint action: one per policy if central, else one per agent."""
+        return self.network(np.arange(self.policy_of.max() + 1) if self.central else self.policy_of)
+
+    def check(self, where: str) -> None:
+        """Raise a :class:`UserError` for a network that cannot read the rows; ``where`` names it."""
+        if self.model.mixes:
+            raise UserError(
+                f"{where}.network={self.model.reads}: reads agents, and a row of this critic is none; use mlp"
+            )
+        if self.model.reads == "cnn" and self.central:
+            raise UserError(f"{where}.network=cnn: a row of a central critic is no image; use mlp, or a local critic")
+
+    def init(self, key: chex.PRNGKey) -> Any:
+        """First parameters ``[P, ...]``."""
+        return self.joint.init(key)
+
+    def __call__(self, params: Any, x: Observation, action: chex.Array) -> chex.Array:
+        """The values ``[..., A, Z]`` of the joint ``action [..., A, N]`` to all agents."""
+        done = jnp.where(x.alive[..., None], action, 0.0)
+        if self.central:
+            row = jnp.concatenate([self._seen(x), done.reshape(*done.shape[:-2], -1)], axis=-1)
+            rows = jnp.broadcast_to(row[..., None, :], (*row.shape[:-1], self.policy_of.max() + 1, row.shape[-1]))
+        else:
+            rows = jnp.concatenate([x.obs, done], axis=-1)
+        return self._apply(self.joint, params, rows, self.policy_of if self.central else np.arange(self.env.num_agents))
+
+    def of_own(self, params: Any, x: Observation, action: chex.Array, own: chex.Array) -> chex.Array:
+        """The value ``[..., A, Z]`` to each agent of its ``own`` action beside the others' part of ``action``."""
         agents = self.env.num_agents
-        mine = np.eye(agents, dtype=bool)[..., None]  # [A, A, 1]
-        joint = jnp.where(mine, own[..., None, :, :], action[..., None, :, :])  # [..., A, A, N]
-        joint = jnp.where(alive[..., None, :, None], joint, 0.0)
-        seen = self._seen(obs, state, alive)
-        seen = jnp.broadcast_to(seen[..., None, :], (*seen.shape[:-1], agents, seen.shape[-1]))
-        return jnp.concatenate([seen, joint.reshape(*joint.shape[:-2], -1)], axis=-1)
+        if self.central:
+            mine = np.eye(agents, dtype=bool)[..., None]  # [A, A, 1]
+            done = jnp.where(mine, own[..., None, :, :], action[..., None, :, :])  # [..., A, A, N]
+            done = jnp.where(x.alive[..., None, :, None], done, 0.0)
+            seen = self._seen(x)
+            seen = jnp.broadcast_to(seen[..., None, :], (*seen.shape[:-1], agents, seen.shape[-1]))
+            rows = jnp.concatenate([seen, done.reshape(*done.shape[:-2], -1)], axis=-1)
+        else:
+            rows = jnp.concatenate([x.obs, own], axis=-1)
+        return self._apply(self.network(self.policy_of), params, rows, np.arange(agents))
 
-    def _seen(self, obs: chex.Array, state: chex.Array, alive: chex.Array) -> chex.Array:
-        if self.kind == "state":
-            return state
-        return jnp.where(alive[..., None], obs, 0.0).reshape(*obs.shape[:-2], -1)
+    def observation(self, timestep: TimeStep) -> Observation:
+        """What is known of a step."""
+        return Observation(timestep.obs, self._kept(timestep.state), timestep.action_mask, timestep.alive)
 
-    def of_agents(self, values: chex.Array) -> chex.Array:
-        """What the rows of :meth:`__call__` say, ``[..., K, V * Z]``, for each agent: ``[..., A, Z]``.
+    def successor(self, timestep: VecTimeStep) -> Observation:
+        """What is known after a step: of its own episode, even if that has ended."""
+        state = self._kept(timestep.final_state)
+        return Observation(timestep.final_obs, state, timestep.final_action_mask, timestep.final_alive)
 
-        ``Z`` is what one value consists of: 1, or the atoms of a distribution.
-        """
-        agents = np.arange(self.env.num_agents)
-        rows = self.policy_of if self.central else agents
-        return self._pick(values, rows)
+    def _kept(self, state: chex.Array) -> chex.Array | None:
+        return state if self.kind == "state" else None  # replay need not keep it
 
-    def of_own(self, values: chex.Array) -> chex.Array:
-        """The same of the rows of :meth:`own`, ``[..., A, V * Z]``."""
-        return self._pick(values, np.arange(self.env.num_agents))
+    def _seen(self, x: Observation) -> chex.Array:
+        """What a central row holds beside the actions, ``[..., F]``."""
+        if x.state is not None:
+            return x.state
+        return jnp.where(x.alive[..., None], x.obs, 0.0).reshape(*x.obs.shape[:-2], -1)
 
-    def _pick(self, values: chex.Array, rows: np.ndarray) -> chex.Array:
-        parts = values.reshape(*values.shape[:-1], self.values, -1)  # [..., rows, V, atoms]
+    def _apply(self, network: Policies, params: Any, rows: chex.Array, row_of: np.ndarray) -> chex.Array:
+        """``rows [..., K, C]`` to ``[..., A, Z]``, where ``row_of [A]`` is the row in which an agent's value stands."""
+        outputs = network(params, rows, jnp.ones(rows.shape[:-1], bool))
+        parts = outputs.reshape(*outputs.shape[:-1], self.values, self.size)  # [..., K, V, Z]
         column = np.arange(self.env.num_agents) if self.central else np.zeros(self.env.num_agents, int)
-        return parts[..., rows, column, :]  # [..., A, atoms]
+        return parts[..., row_of, column, :]

@@ -1,4 +1,4 @@
-"""Exploration of the off-policy algorithms: schedules, epsilon-greedy choice, and noise on continuous actions."""
+"""Exploration of the off-policy algorithms: schedules and epsilon-greedy choice."""
 
 from __future__ import annotations
 
@@ -35,19 +35,3 @@ def taken(values: chex.Array, action: chex.Array) -> chex.Array:
     """``values [..., N]`` of the ``action [...]``; a comparison fuses on a CPU where a gather does not."""
     chosen = action[..., None] == jnp.arange(values.shape[-1])
     return jnp.where(chosen, values, 0.0).sum(-1)
-
-
-OU_THETA = 0.15  # how fast the process forgets, as in Lillicrap et al. 2016
-
-
-def ornstein_uhlenbeck(
-    before: chex.Array, is_first: chex.Array, noise: chex.Array, theta: chex.Numeric = OU_THETA
-) -> chex.Array:
-    r"""One step of a process ``[E, ...]`` that starts from nothing where ``is_first [E]``; ``noise`` is standard.
-
-    .. math:: x' = (1 - \theta)\, x + \sqrt{\theta\,(2 - \theta)}\; \epsilon
-
-    Its variance grows to one, whatever ``theta``; with ``theta=1`` it is the noise itself.
-    """
-    before = jnp.where(is_first.reshape(-1, *[1] * (before.ndim - 1)), 0.0, before)
-    return (1.0 - theta) * before + (theta * (2.0 - theta)) ** 0.5 * noise

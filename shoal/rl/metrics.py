@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from shoal.algorithm import Metrics
 from shoal.envs.base import Env
 from shoal.envs.wrappers import VecTimeStep
 from shoal.errors import UserError
 
+Metrics = dict[str, chex.Array]
 EPISODES = "episodes"  # how many episodes ended: the weight of the metrics below
 PER_EPISODE = ("episode_return", "episode_length", "win_rate")
 

@@ -18,7 +18,7 @@ import numpy as np
 from shoal.hashing import hashed
 from shoal.nn import networks
 from shoal.nn.networks import Dense
-from shoal.rl.returns import mean_by
+from shoal.rl.groups import Groups
 
 MIXERS = ("qmix", "vdn", "none")
 
@@ -102,7 +102,7 @@ class Mixing:
         """``[..., A]`` to ``[..., M]``: a team's return goes on while that of one of its members does."""
         return earning if self.kind == "none" else (earning[..., None, :] & self.members).any(-1)
 
-    def mean(self, x: chex.Array, where: chex.Array, policy_of: np.ndarray) -> chex.Array:
+    def mean(self, x: chex.Array, where: chex.Array, policies: Groups) -> chex.Array:
         """The sum over teams (or policies, if nothing is mixed) of the masked means of ``x [..., M]``."""
-        ids = policy_of if self.kind == "none" else np.arange(len(self.members))
-        return mean_by(ids, x, where).sum()
+        groups = policies if self.kind == "none" else Groups(np.arange(len(self.members)), policies.axis_name)
+        return groups.mean(x, where).sum()

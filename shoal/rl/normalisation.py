@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from shoal.rl import learners
-from shoal.rl.returns import mean_by
+from shoal.rl.groups import Groups
 
 VALUE_NORMS = ("none", "running", "popart")
 LIMIT, EPSILON = 10.0, 1e-8  # of normalised observations, and what is added to their variance
@@ -28,16 +28,19 @@ def init(size: int, used: bool = True) -> Stats | None:
     return Stats(jnp.zeros(size), jnp.ones(size), jnp.float32(0.0)) if used else None
 
 
-def update(stats: Stats | None, obs: chex.Array, alive: chex.Array) -> Stats | None:
-    """Merge a batch ``obs [..., A, O]``, counting agents that are ``alive [..., A]`` (Chan et al. 1979)."""
+def update(stats: Stats | None, obs: chex.Array, alive: chex.Array, axis_name: str | None = None) -> Stats | None:
+    """Merge a batch ``obs [..., A, O]``, counting agents that are ``alive [..., A]`` (Chan et al. 1979).
+
+    ``axis_name`` is that of the learners of a run, if there are several.
+    """
     if stats is None:
         return None
     weight = alive.reshape(-1, 1).astype(jnp.float32)
     rows = obs.reshape(weight.shape[0], -1)
-    batch_count = learners.total(weight.sum())
+    batch_count = learners.total(weight.sum(), axis_name)
     safe_count = jnp.maximum(batch_count, 1.0)
-    mean = learners.total(jnp.where(weight > 0, rows, 0.0).sum(axis=0)) / safe_count
-    variance = learners.total(jnp.where(weight > 0, jnp.square(rows - mean), 0.0).sum(axis=0)) / safe_count
+    mean = learners.total(jnp.where(weight > 0, rows, 0.0).sum(axis=0), axis_name) / safe_count
+    variance = learners.total(jnp.where(weight > 0, jnp.square(rows - mean), 0.0).sum(axis=0), axis_name) / safe_count
     count = stats.count + batch_count
     safe_total = jnp.maximum(count, 1.0)
     delta = mean - stats.mean
@@ -65,14 +68,14 @@ def init_values(policies: int, kind: str = "running") -> Stats | None:
     return Stats(jnp.zeros(policies), jnp.ones(policies), jnp.zeros(policies))
 
 
-def update_values(stats: Stats, target: chex.Array, alive: chex.Array, policy_of: np.ndarray) -> Stats:
+def update_values(stats: Stats, target: chex.Array, alive: chex.Array, policies: Groups) -> Stats:
     """Mix the ``target [..., A]`` of a batch in; the newest batch weighs at least ``1 / BATCHES_KEPT``.
 
     A policy whose agents are all dead in it keeps what it has.
     """
-    mean = learners.mean(mean_by(policy_of, target, alive))  # [P]
-    square = learners.mean(mean_by(policy_of, jnp.square(target - mean[policy_of]), alive))
-    living = learners.mean(mean_by(policy_of, jnp.ones_like(target), alive))  # [P]: one, or zero if there are none
+    mean = policies.mean_of_all(target, alive)  # [P]
+    square = policies.mean_of_all(jnp.square(target - mean[policies.ids]), alive)
+    living = policies.mean_of_all(jnp.ones_like(target), alive)  # [P]: one, or zero if there are none
     count = jnp.minimum(stats.count + living, BATCHES_KEPT)
     share = living / jnp.maximum(count, 1.0)
     delta = mean - stats.mean
@@ -101,12 +104,19 @@ def follow_returns(
     kind: str,
     stats: Stats | None,
     critic: dict[str, Any],
-    target: chex.Array,
-    alive: chex.Array,
-    policy_of: np.ndarray,
-) -> tuple[Stats | None, dict[str, Any]]:
-    """Statistics after the returns ``target [..., A]``, and the critic's parameters, which ``popart`` adapts."""
+    batch: Any,
+    policies: Groups,
+) -> tuple[Stats | None, dict[str, Any], Any]:
+    """Let the critic's units follow the returns of a ``batch``.
+
+    ``batch.value`` and ``batch.target`` are in units of the reward, ``batch.earning`` says which of them count. Gives
+    the statistics, the critic's parameters (which ``popart`` adapts) and the batch in the critic's units. Its ``value``
+    is what the critic outputs before learning, so that clipping is centred on that.
+    """
     if kind == "none" or stats is None:
-        return stats, critic
-    new = update_values(stats, target, alive, policy_of)
-    return new, (critic | {"head": keep_outputs(critic["head"], stats, new)} if kind == "popart" else critic)
+        return stats, critic, batch
+    new = update_values(stats, batch.target, batch.earning, policies)
+    if kind == "popart":
+        critic = critic | {"head": keep_outputs(critic["head"], stats, new)}
+    value = from_reward_units(new if kind == "popart" else stats, batch.value, policies.ids)
+    return new, critic, batch.replace(value=value, target=from_reward_units(new, batch.target, policies.ids))

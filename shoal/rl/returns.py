@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
-
-from shoal.rl import learners
 
 # What an agent's death does to its return while the episode goes on. The first is that of JaxMARL, Mava and on-policy.
 DEATHS = ("keeps_return", "ends_return")
@@ -139,31 +139,20 @@ def masked_mean(x: chex.Array, where: chex.Array) -> chex.Array:
     return jnp.where(where, x, 0.0).sum() / jnp.maximum(where.sum(), 1)
 
 
-def mean_by(ids: np.ndarray, x: chex.Array, where: chex.Array) -> chex.Array:
-    """``[G]``: the masked mean of ``x [..., A]`` over the agents of each group (or policy), ``ids [A]`` its index.
+def successor_values(
+    value: chex.Array,
+    last_value: chex.Array,
+    value_of_final: Callable[[tuple[chex.Array, chex.Array]], chex.Array],
+    truncated: chex.Array,
+    most: int,
+) -> chex.Array:
+    """``[T, E, A]``: the value of each step's true successor, of the rollout's values ``[T, E, A]``.
 
-    Of several learners' it is the part whose mean over them is the mean over all of their entries.
+    ``last_value [E, A]`` is of what comes after the last step. A step that was ``truncated [T, E]`` is followed by its
+    episode's final observation: ``value_of_final(at)`` gives these values ``[E, K, A]`` at the times and environments
+    ``at``. An environment has at most ``most`` (K) truncations in a rollout.
     """
-    if ids.max() == 0:
-        return (jnp.where(where, x, 0.0).sum() / _share(where.sum()))[None]
-    member = (np.arange(ids.max() + 1)[:, None] == ids).astype(np.float32)  # [G, A]
-    over = tuple(range(x.ndim - 1))
-    totals = jnp.where(where, x, 0.0).sum(over)  # [A]
-    return (member * totals).sum(-1) / _share((member * where.sum(over)).sum(-1))
-
-
-def _share(count: chex.Array) -> chex.Array:
-    """What a learner divides its sum by: the entries that each has on average, all of them if it is alone.
-
-    A number that is known when the program is traced is everybody's: an exchange less.
-    """
-    count = count.astype(np.float32)
-    count = count if isinstance(count, np.ndarray | np.generic) else learners.mean(count)
-    return jnp.where(count > 0, count, 1.0)
-
-
-def normalise(x: chex.Array, where: chex.Array, ids: np.ndarray) -> chex.Array:
-    """``x [..., A]`` with mean zero and standard deviation one inside each group, of the entries ``where`` holds."""
-    centred = x - learners.mean(mean_by(ids, x, where))[ids]
-    variance = learners.mean(mean_by(ids, jnp.square(centred), where))[ids]
-    return centred / jnp.sqrt(variance + 1e-8)
+    next_value = jnp.concatenate([value[1:], last_value[None]])
+    when = jax.vmap(partial(jnp.nonzero, size=most, fill_value=0), in_axes=1)(truncated)[0]  # [E, K]
+    at = (when, jnp.arange(truncated.shape[1])[:, None])
+    return next_value.at[at].set(jnp.where(truncated[at][..., None], value_of_final(at), next_value[at]))

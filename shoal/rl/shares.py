@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from shoal.algorithm import Metrics
 from shoal.envs.base import select
-from shoal.rl.metrics import Table
+from shoal.rl.metrics import Metrics, Table
 
 
 class Part(struct.PyTreeNode):

@@ -32,7 +32,7 @@ def evaluate(
 
     Each environment plays exactly one episode.
     """
-    env, acting = algorithm.env, algorithm.acting
+    env = algorithm.env
     keys = split(key, 1 + episodes + env.horizon)
     key, reset_keys, step_keys = keys[0], keys[1 : episodes + 1], keys[episodes + 1 :]
     state, timestep = jax.vmap(env.reset)(reset_keys)
@@ -43,7 +43,7 @@ def evaluate(
     def step(carry, step_key):
         state, timestep, memory, running, returns, length = carry
         act_key, env_key = split(step_key, 2)
-        memory, action = acting.act(policy, memory, timestep, act_key, greedy)
+        memory, action = algorithm.act(policy, memory, timestep, act_key, greedy)
         new_state, new_timestep = jax.vmap(env.step)(split(env_key, episodes), state, action)
         # A finished episode stands still, and so does its last `info`.
         state, timestep = select(running, (new_state, new_timestep), (state, timestep))
@@ -52,7 +52,7 @@ def evaluate(
         running = running & ~(timestep.terminated | timestep.truncated)
         return (state, timestep, memory, running, returns, length), None
 
-    carry = (state, timestep, acting.initial_carry(episodes), running, returns, length)
+    carry = (state, timestep, algorithm.initial_memory(episodes), running, returns, length)
     carry, _ = jax.lax.scan(step, carry, step_keys)
     _, timestep, _, _, returns, length = carry
     return key, of_episodes(returns, length, timestep.info, env)

@@ -100,7 +100,7 @@ def train(plan: Plan, logger: loggers.Logger, callbacks: Sequence[Any] = ()) -> 
         for batch in range(plan.batches):
             state = train_batch(session, batch, done[batch])
             count = len(plan.batch_runs(batch))
-            policy = (state.best_policy, plan.algorithm.policy(state.train))
+            policy = (state.best_policy, plan.algorithm.policy(state.train.learnt))
             policy, batch_diverged = hosts.fetch((policy, state.diverged))
             trained.diverged[plan.batch_runs(batch)] = batch_diverged[:count]
             trained.policies.append(jax.tree.map(lambda x: x[:count], policy))  # noqa: B023

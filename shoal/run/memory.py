@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shoal.run.plan import Plan
 
 SHARE = 0.8  # of what is free: a plan is not exact, and the machine has other things to do
-OPTIMISER, REPLAY = "opt_state", "buffer"  # fields of a training state, by convention
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ def state_need(state: Any, runs: int, rollout: int = 0) -> Need:
     def total(tree: Any) -> int:
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree)) // runs
 
-    train = state.train
-    optimiser, replay = total(getattr(train, OPTIMISER, ())), total(getattr(train, REPLAY, ()))
-    parameters = total((train.params, getattr(train, "target", ()), state.best_policy))
+    learnt, slot = state.train.learnt, state.train.slot
+    optimiser, replay = total(learnt.opt_state), total(slot) - total((slot.envs, slot.key))
+    parameters = total((learnt, state.best_policy)) - optimiser
     return Need(parameters, optimiser, replay, total(state) - parameters - optimiser - replay, rollout)
 
 

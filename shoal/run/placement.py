@@ -29,10 +29,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, use_abstract_mesh
 from jax.sharding import PartitionSpec as P
 
+from shoal.algorithm import TrainState
 from shoal.errors import UserError
-from shoal.rl import learners as several
-
-PER_ENVIRONMENT = ("env_state", "timestep", "memory")  # fields of a state whose arrays may have an environment axis
+from shoal.run import learners as several
 
 
 @dataclass(frozen=True)
@@ -126,17 +125,11 @@ class Placement:
         over_runs = NamedSharding(mesh, P("runs"))
         if several.AXIS in mesh.shape:
             over_learners = NamedSharding(mesh, P("runs", several.AXIS))
-            return jax.tree_util.tree_map_with_path(lambda path, _: over_learners if _is_own(path) else over_runs, tree)
+            return by_half(tree, lambda _: over_runs, slot=lambda _: over_learners)
         if "envs" not in mesh.shape:
             return jax.tree.map(lambda _: over_runs, tree)
         over_both = NamedSharding(mesh, P("runs", "envs"))
-
-        def of(path: tuple, leaf: Any) -> NamedSharding:
-            names = {getattr(key, "name", getattr(key, "key", None)) for key in path}
-            shared = names & {*PER_ENVIRONMENT} and len(leaf.shape) > 1 and leaf.shape[1] == self.num_envs
-            return over_both if shared else over_runs
-
-        return jax.tree_util.tree_map_with_path(of, tree)
+        return by_half(tree, lambda _: over_runs, envs=lambda _: over_both)
 
     def _local(self, function: Callable, in_place: bool) -> Callable:
         """``function`` for the runs of one device."""
@@ -150,13 +143,10 @@ class Placement:
         """A device for every learner of a run. Without a state to change, every learner does the work of all."""
         mesh = self.mesh(runs)
 
-        def at_own(change: Callable, state: Any) -> Any:
-            return jax.tree_util.tree_map_with_path(lambda path, x: change(x, 1) if _is_own(path) else x, state)
-
         def learner(state, *rest):
             with several.on_devices():
-                state, *others = local(at_own(jnp.squeeze, state), *rest)
-            return at_own(jnp.expand_dims, state), others
+                state, *others = local(by_half(state, _same, slot=lambda x: x.squeeze(1)), *rest)
+            return by_half(state, _same, slot=lambda x: jnp.expand_dims(x, 1)), others
 
         def for_each_learner(*arguments):
             own = jax.tree.map(lambda sharding: sharding.spec, self._shardings(arguments[0], runs))
@@ -197,10 +187,21 @@ def check_devices(devices: int | str, together: bool = False, learners: int = 1)
         raise UserError(f"devices={devices}: there {'is' if here == 1 else 'are'} {here} ({jax.default_backend()})")
 
 
-def _is_own(path: tuple) -> bool:
-    """Whether a leaf of a tree with a ``RunState`` in it is what each learner has."""
-    names = [getattr(key, "name", None) for key in path]
-    return "train" in names and names[names.index("train") + 1] in several.OWN
+def by_half(tree: Any, change: Callable, slot: Callable | None = None, envs: Callable | None = None) -> Any:
+    """``change`` of every leaf; of those in a state's slot ``slot``, of those in its ``slot.envs`` ``envs``."""
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, TrainState):
+            return change(x)
+        in_slot = slot or change
+        changed = jax.tree.map(in_slot, x.slot).replace(envs=jax.tree.map(envs or in_slot, x.slot.envs))
+        return TrainState(jax.tree.map(change, x.learnt), changed)  # type: ignore[call-arg]
+
+    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, TrainState))
+
+
+def _same(x: Any) -> Any:
+    return x
 
 
 def _one_by_one(function: Callable, states: Any, *rest: Any) -> Any:

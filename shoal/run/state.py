@@ -12,8 +12,8 @@ from flax import struct
 from shoal.algorithm import Algorithm, Hypers, Metrics, Params, TrainState
 from shoal.folder.layout import RETURN
 from shoal.hashing import replace_stream
-from shoal.rl import learners
 from shoal.rl.metrics import Table, mean_over_updates
+from shoal.run import learners
 from shoal.run.evaluate import evaluate
 
 # The first word of an evaluation's key: evaluation never shares random numbers with training. The second is the seed,
@@ -35,7 +35,7 @@ def first_state(algorithm: Algorithm, key: chex.PRNGKey, hypers: Hypers) -> RunS
     """The state of one run before its first update."""
     train = algorithm.init(key, hypers)
     evaluation_key = replace_stream(key, EVALUATION_STREAM)
-    return RunState(train, algorithm.policy(train), jnp.float32(-jnp.inf), jnp.bool_(False), evaluation_key)
+    return RunState(train, algorithm.policy(train.learnt), jnp.float32(-jnp.inf), jnp.bool_(False), evaluation_key)
 
 
 def all_finite(tree: Any) -> chex.Array:
@@ -66,12 +66,12 @@ def train_chunk(
     def update(carry, _):
         train, diverged = carry
         new, metrics = algorithm.update(train, hypers)
-        diverged = diverged | ~all_finite(new.params)
-        learnt = either(diverged, algorithm.learnt(train), algorithm.learnt(new))
-        return (new.replace(**learnt), diverged), Table.of(metrics)
+        diverged = diverged | ~all_finite(new.learnt.params)
+        new = new.replace(learnt=either(diverged, train.learnt, new.learnt))
+        return (new, diverged), Table.of(metrics)
 
     (train, diverged), metrics = jax.lax.scan(update, (state.train, state.diverged), length=updates)
-    policy = algorithm.policy(train)
+    policy = algorithm.policy(train.learnt)
     evaluation_key, episodes_played = evaluate(algorithm, policy, state.evaluation_key, episodes, greedy)
     mean = episodes_played[objective].mean()
     better = ~diverged & (mean > state.best_return)

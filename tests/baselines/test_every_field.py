@@ -15,17 +15,21 @@ import numpy as np
 import pytest
 
 from shoal import envs
-from shoal.baselines.maddpg import maddpg_ff_mpe
-from shoal.baselines.masac import masac_ff_vmas
-from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.algorithm import Algorithm
+from shoal.baselines.maddpg.mad4pg_ff_mpe import MAD4PG
+from shoal.baselines.maddpg.maddpg_ff_mpe import MADDPG
+from shoal.baselines.masac.masac_ff_vmas import MASAC
+from shoal.baselines.qmix.pqn_rnn_smax import PQN
+from shoal.baselines.qmix.qmix_rnn_mpe import QMIX
 from shoal.nn.models import Model
-from tests.baselines.toy import MODULES, RECURRENT, toy
+from tests.baselines.toy import ALGORITHMS, RECURRENT, toy
 
-FILES: dict[str, Any] = MODULES | {
-    "qmix": qmix_rnn_mpe,
-    "pqn": pqn_rnn_smax,
-    "maddpg": maddpg_ff_mpe,
-    "masac": masac_ff_vmas,
+FILES: dict[str, type[Algorithm]] = ALGORITHMS | {
+    "qmix": QMIX,
+    "pqn": PQN,
+    "maddpg": MADDPG,
+    "mad4pg": MAD4PG,
+    "masac": MASAC,
 }
 SIZES = {"total_steps": 192, "num_envs": 4, "rollout_length": 12, "epochs": 2, "minibatches": 2}
 SIZES |= {"gradient_steps": 2, "batch_size": 6, "buffer_size": 480, "learning_starts": 0}
@@ -43,14 +47,11 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "actor": (Model(widths=(4,)), {}),
     "critic": (Model(widths=(4,)), {}),
     "q": (Model(widths=(4,)), {}),
-    "share_torso": (None, {}),
     "critic_input": ("agent_state", {}),
-    "continuous_policy": ("clipped_normal", CONTINUOUS),
     "normalise_advantages": (None, {}),
     "normalise_obs": (None, {}),
     "normalise_values": ("popart", {}),
     "clip_value": (None, {"clip_eps": 0.01}),
-    "huber": (None, {"huber_delta": 0.1}),
     "death": ("ends_return", {}),
     "elastic_batches": (None, {"batch_share": 0.5}),
     "gradient_steps": (4, {}),
@@ -58,19 +59,15 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
     "buffer_size": (96, {}),
     "learning_starts": (120, {}),
     "replay": ("prioritised", {}),
-    "central_input": (None, {}),
     "twin": (None, {}),
     "policy_delay": (2, {}),
-    "distributional": (None, {}),
-    "atoms": (21, {"distributional": True}),
-    "n_step": (3, {}),
-    "noise": ("ou", CONTINUOUS),
+    "atoms": (21, {}),
+    "n_step": (2, {}),
     "mixer": (None, {}),
     "mixer_width": (8, {"mixer": "qmix"}),
     "hyper_width": (8, {"mixer": "qmix"}),
     "double": (None, {}),
     "target_interval": (3, {}),
-    "others": ("policy", {}),
     "auto_alpha": (None, {}),
 }
 ELASTIC = {"elastic_batches": True}
@@ -86,8 +83,6 @@ HYPERS: dict[str, tuple[float, dict[str, Any]]] = {
     "ent_coef_end": (0.1, {}),
     "vf_coef": (0.1, {}),
     "max_grad_norm": (0.01, {}),
-    "hysteresis": (0.3, {}),
-    "huber_delta": (0.05, {"huber": True}),
     "batch_share": (0.5, ELASTIC),
     "epoch_share": (0.5, ELASTIC),
     "learn_share": (0.5, ELASTIC),
@@ -96,7 +91,6 @@ HYPERS: dict[str, tuple[float, dict[str, Any]]] = {
     "eps_start": (0.9, {}),
     "eps_end": (0.6, {}),
     "eps_fraction": (0.7, {}),
-    "reward_scale": (0.5, {}),
     "priority_beta": (0.9, {"replay": "prioritised"}),
     "noise_start": (0.6, {}),
     "noise_end": (0.6, {}),
@@ -105,8 +99,8 @@ HYPERS: dict[str, tuple[float, dict[str, Any]]] = {
     "target_noise_clip": (0.05, {"target_noise": 0.4}),
     "temperature": (0.5, {}),
     "action_reg": (0.5, {}),
-    "v_min": (-5.0, {"distributional": True}),
-    "v_max": (5.0, {"distributional": True}),
+    "v_min": (-5.0, {}),
+    "v_max": (5.0, {}),
     "alpha": (0.5, {}),
     "target_entropy": (0.2, {}),
 }
@@ -117,45 +111,45 @@ def names_of(kind: type) -> set[str]:
 
 
 def test_no_field_is_missing():
-    for module in FILES.values():
-        assert names_of(module.Config) <= {*OPTIONS}
-        assert names_of(module.Hypers) <= {*HYPERS}
-    assert {*OPTIONS} == set().union(*(names_of(module.Config) for module in FILES.values()))
-    assert {*HYPERS} == set().union(*(names_of(module.Hypers) for module in FILES.values()))
+    for algorithm in FILES.values():
+        assert names_of(algorithm.Config) <= {*OPTIONS}
+        assert names_of(algorithm.Hypers) <= {*HYPERS}
+    assert {*OPTIONS} == set().union(*(names_of(algorithm.Config) for algorithm in FILES.values()))
+    assert {*HYPERS} == set().union(*(names_of(algorithm.Hypers) for algorithm in FILES.values()))
 
 
-def other(name: str, module: Any, option: str) -> Any:
+def other(name: str, option: str) -> Any:
     """The changed value of an option."""
     value = OPTIONS[option][0]
     now = config_of(name, {}, {})
-    if option == "critic" and module in (maddpg_ff_mpe, masac_ff_vmas):
+    if option == "critic" and name in ("maddpg", "masac"):
         return "local"
     if value is None:
         value = getattr(now, option)
-        choices = next(f for f in dataclasses.fields(module.Config) if f.name == option).metadata["choices"]
+        choices = next(f for f in dataclasses.fields(FILES[name].Config) if f.name == option).metadata["choices"]
         return not value if isinstance(value, bool) else next(choice for choice in choices if choice != value)
     return value
 
 
 def config_of(name: str, beside: dict[str, Any], changes: dict[str, Any]) -> Any:
-    module = FILES[name]
     memory = name in (*RECURRENT, "qmix", "pqn")
     model = Model("gru" if memory else "mlp", widths=(8,), hidden=6)
     if isinstance(changes.get("q", changes.get("actor", changes.get("critic"))), Model) and memory:
         changes = {key: Model("gru", widths=(4,), hidden=6) for key in changes}
-    networks = {"actor": model, "critic": model} if name in MODULES else {"actor": model, "q": model}
+    networks = {"actor": model, "critic": model} if name in ALGORITHMS else {"actor": model, "q": model}
     given = SIZES | networks | beside | changes
-    return module.Config(**{key: value for key, value in given.items() if key in names_of(module.Config)})
+    config = FILES[name].Config
+    return config(**{key: value for key, value in given.items() if key in names_of(config)})
 
 
 @cache
 def metrics(name: str, beside: tuple, changes: tuple, hypers: tuple) -> dict[str, np.ndarray]:
     """The metrics ``[H, updates]`` of trainings that differ in their ``hypers``, each ``(name, value)``."""
-    module, given = FILES[name], dict(beside)
+    given, hypers_of = dict(beside), FILES[name].Hypers
     env = envs.make("mpe/simple_spread", continuous=True, horizon=5) if given.get("env") else toy()
-    algorithm = module.make(config_of(name, given, dict(changes)), env)
+    algorithm = FILES[name](config_of(name, given, dict(changes)), env)
     base = {"lr": 0.02, "critic_lr": 0.02, "alpha_lr": 0.02, "tau": 0.3} | given
-    base = module.Hypers(**{key: value for key, value in base.items() if key in names_of(module.Hypers)})
+    base = hypers_of(**{key: value for key, value in base.items() if key in names_of(hypers_of)})
     every = [base, *(base.replace(**{key: value}) for key, value in hypers)]
     stacked = jax.tree.map(lambda *leaves: jnp.array(leaves, jnp.float32), *every)
 
@@ -181,7 +175,7 @@ def differ(one: dict[str, np.ndarray], two: dict[str, np.ndarray], at: int = 0) 
 )
 def test_every_option_changes_the_metrics(name, option):
     beside = tuple(OPTIONS[option][1].items())
-    change = ((option, other(name, FILES[name], option)),)
+    change = ((option, other(name, option)),)
     assert differ(metrics(name, beside, (), ()), metrics(name, beside, change, ()))
 
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from shoal import envs
-from shoal.algorithm import make_train
-from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.algorithm import algorithm_in
+from shoal.baselines.maddpg import mad4pg_ff_mpe, maddpg_ff_mpe
 from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
 from shoal.errors import UserError
 from shoal.nn.models import Model
-from tests.baselines.toy import CENTRAL, MODULES, RECURRENT, finite, train, unmoved
+from tests.baselines.toy import ALGORITHMS, CENTRAL, RECURRENT, finite, train, unmoved
 
 # The task that compiles fastest, and what reads its observations.
 TASKS = {
@@ -54,7 +54,7 @@ def program(name: str, task: str):
     config = {"num_envs": 2, "rollout_length": 4, "epochs": 1, "minibatches": 2, "sharing": "group"}
     if name in CENTRAL and reads != "mlp":
         config["critic_input"] = "observations"  # a state is no image and no set
-    config = MODULES[name].Config(**config, actor=model, critic=model)
+    config = ALGORITHMS[name].Config(**config, actor=model, critic=model)
     return partial(train, name, config, envs.make(task, horizon=3))
 
 
@@ -63,18 +63,18 @@ def is_trained(name: str, task: str) -> bool:
     return name in (("ippo_ff", "mappo_rnn") if even else ("ippo_rnn", "mappo_ff"))
 
 
-PAIRS = [(name, task) for task in TASKS for name in MODULES]
+PAIRS = [(name, task) for task in TASKS for name in ALGORITHMS]
 MARKED = [pair if is_trained(*pair) else pytest.param(*pair, marks=pytest.mark.thorough) for pair in PAIRS]
 
 
 @pytest.mark.parametrize(("name", "task"), MARKED)
 def test_two_updates_are_finite(name, task):
     state, metrics = jax.jit(program(name, task))()
-    assert finite((state.params, state.opt_state, metrics))
+    assert finite((state.learnt.params, state.learnt.opt_state, metrics))
     assert (metrics["episodes"] > 0).all()
     assert ("win_rate" in metrics) == (task.split("/")[0] in WITH_WINS)
-    assert any(np.any(leaf) for leaf in jax.tree.leaves(state.opt_state))
-    assert unmoved(state.params) == []  # no layer is passed by
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(state.learnt.opt_state))
+    assert unmoved(state.learnt.params) == []  # no layer is passed by
 
 
 @pytest.mark.parametrize(("name", "task"), [pair for pair in PAIRS if not is_trained(*pair)])
@@ -87,15 +87,24 @@ def test_two_updates_fit(name, task):
 @pytest.mark.parametrize("task", ["adversary", "crypto", "push", "tag", "world_comm"])
 def test_two_teams_learn_at_once_and_are_told_apart(task):
     env = envs.make(f"mpe/simple_{task}")
-    config = MODULES["mappo_ff"].Config(num_envs=2, rollout_length=4, minibatches=2, sharing="group")
+    config = ALGORITHMS["mappo_ff"].Config(num_envs=2, rollout_length=4, minibatches=2, sharing="group")
     state, metrics = jax.eval_shape(partial(train, "mappo_ff", config, env))
-    assert {x.shape[0] for x in jax.tree.leaves(state.params)} == {2}
+    assert {x.shape[0] for x in jax.tree.leaves(state.learnt.params)} == {2}
     for name in ("episode_return", "policy_loss", "entropy"):
         assert {f"{name}/{group}" for group in env.group_names} <= set(metrics)
 
 
-OFF_POLICY = (qmix_rnn_mpe, pqn_rnn_smax, maddpg_ff_mpe, masac_ff_vmas)
-SIZES = {"num_envs": 2, "rollout_length": 4, "batch_size": 2, "buffer_size": 64, "minibatches": 2, "gradient_steps": 2}
+OFF_POLICY = (qmix_rnn_mpe, pqn_rnn_smax, maddpg_ff_mpe, masac_ff_vmas, mad4pg_ff_mpe)
+SINGLE_ROWS = OFF_POLICY[2:]  # of critics that read no images and no sets
+SIZES = {
+    "total_steps": 16,
+    "num_envs": 2,
+    "rollout_length": 4,
+    "batch_size": 2,
+    "buffer_size": 64,
+    "minibatches": 2,
+    "gradient_steps": 2,
+}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -104,18 +113,15 @@ def test_two_off_policy_updates_fit(task):
     module = OFF_POLICY[list(TASKS).index(task) % len(OFF_POLICY)]
     if task == "mabrax/hopper_3x1":
         with pytest.raises(UserError, match="continuous"):
-            qmix_rnn_mpe.make(qmix_rnn_mpe.Config(), envs.make(task))
+            qmix_rnn_mpe.QMIX(qmix_rnn_mpe.Config(), envs.make(task))
         module = masac_ff_vmas
-    reads = TASKS[task] if module not in (maddpg_ff_mpe, masac_ff_vmas) else "mlp"
+    reads = TASKS[task] if module not in SINGLE_ROWS else "mlp"
     model = Model(reads, widths=(8,), channels=(4,))
     names = {field.name for field in dataclasses.fields(module.Config)}
     models = {name: model for name in ("actor", "q") if name in names}
     config = module.Config(**{k: v for k, v in SIZES.items() if k in names}, sharing="group", **models)
     kind = {"continuous": False} if task.startswith("vmas/") and module in (qmix_rnn_mpe, pqn_rnn_smax) else {}
-    algorithm = module.make(config, envs.make(task, horizon=3, **kind))
-    _, metrics = jax.eval_shape(
-        lambda key: make_train(dataclasses.replace(algorithm, num_updates=2))(key, module.Hypers()),
-        jax.random.key(0, impl="rbg"),
-    )
+    algorithm = algorithm_in(module)(config, envs.make(task, horizon=3, **kind))
+    _, metrics = jax.eval_shape(lambda key: algorithm.train(key, module.Hypers()), jax.random.key(0, impl="rbg"))
     assert metrics["loss"].shape == (2,)
     assert ("win_rate" in metrics) == (task.split("/")[0] in WITH_WINS)

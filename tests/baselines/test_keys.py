@@ -12,9 +12,9 @@ import pytest
 
 import shoal
 from shoal import envs, hashing
-from shoal.algorithm import make_train
+from shoal.algorithm import algorithm_in
 from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
-from shoal.baselines.maddpg import maddpg_ff_mpe
+from shoal.baselines.maddpg import mad4pg_ff_mpe, maddpg_ff_mpe
 from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
 from shoal.baselines.masac import masac_ff_vmas
 from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
@@ -30,6 +30,7 @@ FILES = (
     qmix_rnn_mpe,
     pqn_rnn_smax,
     maddpg_ff_mpe,
+    mad4pg_ff_mpe,
     masac_ff_vmas,
 )
 TASKS = ("smax/3m", "vmas/navigation")
@@ -41,6 +42,7 @@ KEYS = {
 }
 FOUR_WORDS = ("rbg", "unsafe_rbg")  # as jax_default_prng_impl: keys of four words without a type
 SMALL = {
+    "total_steps": 16,
     "num_envs": 2,
     "rollout_length": 4,
     "epochs": 1,
@@ -60,9 +62,8 @@ def training(module, task: str):
     models = {name: model for name, model in models.items() if isinstance(model, Model)}  # a critic may be a word
     settings |= {name: dataclasses.replace(model, widths=(4,), hidden=4) for name, model in models.items()}
     discrete = {"continuous": False} if task.startswith("vmas") and module in (qmix_rnn_mpe, pqn_rnn_smax) else {}
-    algorithm = module.make(module.Config(**settings), envs.make(task, horizon=3, **discrete))
-    train = make_train(dataclasses.replace(algorithm, num_updates=2))
-    return lambda key: train(key, module.Hypers())
+    algorithm = algorithm_in(module)(module.Config(**settings), envs.make(task, horizon=3, **discrete))
+    return lambda key: algorithm.train(key, module.Hypers())
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_a_typed_key_uses_no_hash(no_hash):
     train = training(ippo_ff_mpe, "vmas/navigation")
     no_hash()
     state, _ = jax.eval_shape(train, jax.random.key(0))
-    assert state.key.dtype == jax.random.key(0).dtype
+    assert state.slot.key.dtype == jax.random.key(0).dtype
     with pytest.raises(AssertionError, match="a hash"):
         jax.eval_shape(train, jax.random.PRNGKey(0))
 
@@ -98,17 +99,17 @@ def test_every_file_trains_from_every_kind_of_key(module, task, no_hash):
         if kind != "PRNGKey":
             no_hash()
         state, metrics = jax.jit(train)(make_key(0))
-        assert finite((state.params, metrics)), kind
-        assert state.key.dtype == make_key(0).dtype
+        assert finite((state.learnt.params, metrics)), kind
+        assert state.slot.key.dtype == make_key(0).dtype
         keys = jnp.stack([make_key(0), make_key(1)])
         states, several = jax.jit(jax.vmap(train))(keys)
-        assert finite((states.params, several)), kind
+        assert finite((states.learnt.params, several)), kind
         first, second = np.asarray(several["loss"])
         assert (first != second).any(), kind
     for name in FOUR_WORDS:
         with jax.default_prng_impl(name):
             state, metrics = jax.jit(train)(jax.random.PRNGKey(0))
-            assert finite((state.params, metrics)), name
+            assert finite((state.learnt.params, metrics)), name
 
 
 @pytest.mark.parametrize("name", FOUR_WORDS)
@@ -120,9 +121,9 @@ def test_the_default_generator_of_a_process(name, no_hash):
         assert key.shape == (4,)
         for module in FILES:
             state, _ = jax.eval_shape(training(module, "smax/3m"), key)
-            assert state.key.shape == (4,)
+            assert state.slot.key.shape == (4,)
         state, metrics = jax.jit(training(ippo_ff_mpe, "smax/3m"))(key)
-        assert finite((state.params, metrics))
+        assert finite((state.learnt.params, metrics))
 
 
 def test_an_evolution_by_threefry_uses_no_hash(train, no_hash):

@@ -14,14 +14,14 @@ import pytest
 from scipy import special, stats
 
 from shoal import envs
-from shoal.baselines.masac import masac_ff_vmas as masac
+from shoal.baselines.masac.masac_ff_vmas import MASAC, Config, Hypers, Transition
 from shoal.envs.base import Continuous, Env, TimeStep, size_mask
-from shoal.envs.wrappers import TimeLimit
+from shoal.envs.wrappers import TimeLimit, Wrapper
 from shoal.errors import UserError
 from shoal.nn.models import Model
 from shoal.rl import distributions
 from shoal.run.evaluate import evaluate
-from tests.baselines.toy import State, Toy, differ, finite, toy, unmoved, wavy
+from tests.baselines.toy import State, Toy, differ, finite, toy, unmoved, wavy, with_params
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 KINDS = ("continuous", "discrete")
@@ -72,56 +72,67 @@ def make_toy(kind: str, poison: Any = 0.0, pay: Any = 0.0):
     return TimeLimit(Smooth(poison, pay)) if kind == "continuous" else toy(poison, pay)
 
 
-def config_of(**changes) -> masac.Config:
-    return masac.Config(**SMALL | changes)
+def made(kind: str, **changes) -> MASAC:
+    return MASAC(Config(**SMALL | changes), make_toy(kind))
 
 
 class Prepared(NamedTuple):
     """A rollout of the toy in the middle of episodes, which is the batch, and parameters of which none is zero."""
 
-    setup: masac.Setup
+    algorithm: MASAC
     state: Any
     target: Any
-    batch: masac.Transition  # [48, ...]
+    batch: Transition  # [48, ...]
     timesteps: Any  # [12, 4, ...]
     noise: Any  # [2, 48, A, N]
 
+    @property
+    def params(self):
+        return self.state.learnt.params
+
     def loss(self, params=None, batch=None, target=None, **hypers):
         """``(loss, (metrics, priority))``."""
-        params, batch = self.state.params if params is None else params, self.batch if batch is None else batch
+        params, batch = self.params if params is None else params, self.batch if batch is None else batch
         target, weight = self.target if target is None else target, jnp.ones(len(batch.reward))
-        return masac.loss(params, target, batch, weight, self.noise, masac.Hypers(**hypers), self.setup)
+        return self.algorithm.loss(params, target, batch, weight, self.noise, Hypers(**hypers))
+
+    def learn(self, learnt, batch, hypers):
+        """What an update learns from a replay that holds the ``batch`` alone."""
+        replay = self.algorithm.replay
+        buffer = replay.add(replay.init(batch), batch)
+        return self.algorithm.learn(learnt, buffer, jax.random.PRNGKey(0), hypers)[0]
 
 
 @cache
 def prepare(kind: str, **changes) -> Prepared:
-    setup = masac.make(config_of(**changes), make_toy(kind)).update.keywords["setup"]
+    algorithm = made(kind, **changes)
 
     @jax.jit
     def run(key):
         keys = jax.random.split(key, 4)
-        state = masac.init(keys[0], masac.Hypers(), setup)
-        state = state.replace(params=wavy(state.params))
+        state = algorithm.init(keys[0], Hypers())
+        state = with_params(state, wavy(state.learnt.params))
+        envs = state.slot.envs
         for rollout_key in keys[1:3]:
-            state, batch, timesteps = masac.rollout(state, jax.random.split(rollout_key, 3), setup)
-        noise = distributions.noise(keys[3], setup.env.action_space, (2, len(batch.reward)))
-        return state, jax.tree.map(jnp.cos, state.params["q"]), batch, timesteps, noise
+            envs, batch, timesteps = algorithm.rollout(state.learnt, envs, jax.random.split(rollout_key, 3))
+        state = state.replace(slot=state.slot.replace(envs=envs))
+        noise = distributions.noise(keys[3], algorithm.env.action_space, (2, len(batch.reward)))
+        return state, jax.tree.map(jnp.cos, state.learnt.params["q"]), batch, timesteps, noise
 
-    return Prepared(setup, *run(jax.random.PRNGKey(3)))
+    return Prepared(algorithm, *run(jax.random.PRNGKey(3)))
 
 
-def train(config, env, hypers=None, updates: int = 2, start=wavy):
+def train(algorithm, hypers=None, updates: int = 2, start=wavy):
     """State and metrics after some updates."""
-    algorithm = masac.make(config, env)
-    hypers = masac.Hypers(lr=0.02, critic_lr=0.02, alpha_lr=0.02) if hypers is None else hypers
+    hypers = Hypers(lr=0.02, critic_lr=0.02, alpha_lr=0.02) if hypers is None else hypers
     state = algorithm.init(jax.random.PRNGKey(0), hypers)
-    state = state.replace(params=start(state.params))
+    state = with_params(state, start(state.learnt.params))
     return jax.lax.scan(lambda s, _: algorithm.update(s, hypers), state, length=updates)
 
 
 @cache
 def trained(kind: str, **changes):
-    return jax.jit(lambda: train(config_of(**changes), make_toy(kind)))()
+    return jax.jit(lambda: train(made(kind, **changes)))()
 
 
 # What the targets and losses are.
@@ -131,18 +142,18 @@ class ByHand:
     """Everything for one agent of one transition at a time."""
 
     def __init__(self, prepared: Prepared):
-        self.setup, self.space = prepared.setup, prepared.setup.env.action_space
-        self.of = prepared.setup.policy_of
+        self.algorithm, self.of = prepared.algorithm, prepared.algorithm.policies.ids
+        networks = {"actor": self.algorithm.actor.network, "q": self.algorithm.critic.joint.network}
         self.networks = {
-            name: jax.jit(lambda p, x, n=name: getattr(prepared.setup, n).apply({"params": p}, x[None], None)[0])
-            for name in ("actor", "q")
+            name: jax.jit(lambda p, x, n=network: n.apply({"params": p}, x[None], None)[0])
+            for name, network in networks.items()
         }
 
     def policy(self, params, x, i, noise):
         """The action drawn, and lists of probabilities and log-probabilities."""
         outputs = np.asarray(self.networks["actor"](jax.tree.map(lambda p: p[self.of[i]], params["actor"]), x.obs[i]))
         mask = np.asarray(x.action_mask[i])
-        if self.setup.discrete:
+        if self.algorithm.discrete:
             logits = np.where(mask, outputs, -np.inf)
             log_prob = logits - special.logsumexp(logits)
             return np.eye(len(mask))[np.argmax(logits + noise[i])], np.exp(log_prob), np.where(mask, log_prob, 0.0)
@@ -153,26 +164,26 @@ class ByHand:
 
     def q(self, critics, x, actions, i):
         """The lower of two critics' values, of every own action if discrete."""
-        actions = [np.zeros_like(a) if self.setup.discrete and j == i else a for j, a in enumerate(actions)]
+        actions = [np.zeros_like(a) if self.algorithm.discrete and j == i else a for j, a in enumerate(actions)]
         actions = [a if x.alive[j] else np.zeros_like(a) for j, a in enumerate(actions)]
-        if self.setup.view.central:
+        if self.algorithm.critic.central:
             row, column = np.concatenate([x.state, *actions]), i
         else:
             row, column = np.concatenate([x.obs[i], actions[i]]), 0
         values = []
-        for k in range(1 + self.setup.config.twin):
+        for k in range(1 + self.algorithm.config.twin):
             params = jax.tree.map(lambda p, k=k: p[k, self.of[i]], critics)
-            said = np.asarray(self.networks["q"](params, row.astype(np.float32)))
-            values.append(said.reshape(self.setup.view.values, -1)[column])
+            outputs = np.asarray(self.networks["q"](params, row.astype(np.float32)))
+            values.append(outputs.reshape(self.algorithm.critic.values, -1)[column])
         return np.min(values, axis=0)
 
-    def target(self, prepared, b, i, alpha, gamma, scale):
+    def target(self, prepared, b, i, alpha, gamma):
         item = jax.tree.map(lambda x: np.asarray(x[b]), prepared.batch)
-        reward = scale * item.reward[i]
-        ends = self.setup.config.death == "ends_return" and not item.next.alive[i]
+        reward = item.reward[i]
+        ends = self.algorithm.config.death == "ends_return" and not item.next.alive[i]
         if item.terminated or ends:
             return reward
-        params, noise = prepared.state.params, np.asarray(prepared.noise[1, b])
+        params, noise = prepared.params, np.asarray(prepared.noise[1, b])
         chosen = [self.policy(params, item.next, j, noise) for j in range(3)]
         values = self.q(prepared.target, item.next, [c[0] for c in chosen], i)
         _, prob, log_prob = chosen[i]
@@ -180,9 +191,9 @@ class ByHand:
 
     def policy_loss(self, prepared, b, i, alpha):
         item = jax.tree.map(lambda x: np.asarray(x[b]), prepared.batch)
-        action, prob, log_prob = self.policy(prepared.state.params, item.step, i, np.asarray(prepared.noise[0, b]))
+        action, prob, log_prob = self.policy(prepared.params, item.seen, i, np.asarray(prepared.noise[0, b]))
         actions = [action if j == i else item.action[j] for j in range(3)]
-        values = self.q(prepared.state.params["q"], item.step, actions, i)
+        values = self.q(prepared.params["q"], item.seen, actions, i)
         return (prob * (alpha[i] * log_prob - values)).sum(), -(prob * log_prob).sum()
 
 
@@ -199,18 +210,17 @@ def test_targets_and_policy_losses_are_those_of_a_plain_loop(case):
     """With terminations, truncations and deaths; the discrete expectation is a sum over all legal actions."""
     kind, changes = CASES[case]
     prepared = prepare(kind, **changes, agent_id=False)
-    setup, batch, hand = prepared.setup, prepared.batch, ByHand(prepared)
-    hypers = masac.Hypers(gamma=0.9, reward_scale=0.7)
-    alpha = np.exp(np.asarray(prepared.state.params["log_alpha"]))[setup.alpha_of]
-    y = jax.jit(partial(masac.targets, hypers=hypers, setup=setup))(
-        prepared.state.params, prepared.target, batch, prepared.noise[1]
+    algorithm, batch, hand = prepared.algorithm, prepared.batch, ByHand(prepared)
+    alpha = np.exp(np.asarray(prepared.params["log_alpha"]))[algorithm.temperatures.ids]
+    y = jax.jit(partial(algorithm.targets, hypers=Hypers(gamma=0.9)))(
+        prepared.params, prepared.target, batch, prepared.noise[1]
     )
-    living, earning = (list(zip(*np.nonzero(np.asarray(x)), strict=True)) for x in (batch.step.alive, batch.earning))
-    expected = [hand.target(prepared, b, i, alpha, 0.9, 0.7) for b, i in earning]
+    living, earning = (list(zip(*np.nonzero(np.asarray(x)), strict=True)) for x in (batch.seen.alive, batch.earning))
+    expected = [hand.target(prepared, b, i, alpha, 0.9) for b, i in earning]
     close([y[b, i] for b, i in earning], expected, rtol=1e-3, atol=1e-4)
-    assert len(earning) > len(living) or setup.config.death == "ends_return"
+    assert len(earning) > len(living) or algorithm.config.death == "ends_return"
     ends = np.asarray(batch.terminated[:, None] | ~batch.next.alive)
-    assert ends.any() and 0.2 < ends[np.asarray(batch.step.alive)].mean() < 0.8
+    assert ends.any() and 0.2 < ends[np.asarray(batch.seen.alive)].mean() < 0.8
     metrics = jax.jit(prepared.loss)()[1][0]
     losses, entropies = np.transpose([hand.policy_loss(prepared, b, i, alpha) for b, i in living])
     close(metrics["policy_loss"], losses.mean(), rtol=1e-3)
@@ -232,26 +242,26 @@ def test_replay_keeps_the_last_observation_of_a_truncated_episode(kind):
 def test_the_lower_twin_counts(kind):
     """A constant on one critic is felt as far as it makes that one the lower: in targets and in the policy's loss."""
     prepared = prepare(kind, agent_id=False)
-    batch, noise, hypers = prepared.batch, prepared.noise, masac.Hypers(gamma=0.9)
+    batch, noise, hypers = prepared.batch, prepared.noise, Hypers(gamma=0.9)
 
-    def measure(setup, shift):
+    def measure(algorithm, shift):
         critics = prepared.target
         head = critics["head"] | {"bias": critics["head"]["bias"] + shift[:, None, None]}
         critics = critics | {"head": head}
-        params = prepared.state.params | {"q": critics}
-        y = masac.targets(params, critics, batch, noise[1], hypers, setup)
-        metrics = masac.loss(params, critics, batch, jnp.ones(48), noise, hypers, setup)[1][0]
+        params = prepared.params | {"q": critics}
+        y = algorithm.targets(params, critics, batch, noise[1], hypers)
+        metrics = algorithm.loss(params, critics, batch, jnp.ones(48), noise, hypers)[1][0]
         goes_on = jnp.broadcast_to(~batch.terminated[:, None], y.shape)
         return jnp.where(goes_on, y, 0.0).sum() / goes_on.sum(), metrics["policy_loss"]
 
     shifts = jnp.array([(0.0, 99.0), (0.0, 199.0), (99.0, 0.0), (-99.0, 0.0), (0.0, 0.0)])
-    of_both = jax.jit(partial(measure, prepared.setup))
+    of_both = jax.jit(partial(measure, prepared.algorithm))
     shifted = [of_both(shift) for shift in shifts]
     jax.tree.map(partial(close, atol=1e-3), shifted[0], shifted[1])
     assert differ(shifted[0], shifted[2])
     close(shifted[3][0], shifted[0][0] - 0.9 * 99.0, rtol=1e-3)
     close(shifted[3][1], shifted[0][1] + 99.0, rtol=1e-3)
-    single = dataclasses.replace(prepared.setup, config=dataclasses.replace(prepared.setup.config, twin=False))
+    single = made(kind, agent_id=False, twin=False)
     jax.tree.map(partial(close, atol=1e-3), jax.jit(partial(measure, single))(shifts[0]), shifted[0])
     assert differ(shifted[4], shifted[0])  # the minimum is of either by turns
 
@@ -261,21 +271,21 @@ def test_the_lower_twin_counts(kind):
 def test_a_central_critic_sees_all_actions_and_a_local_one_its_own(kind, critic):
     """A discrete one says a value for each own action instead."""
     prepared = prepare(kind, critic=critic, agent_id=False)
-    setup, q, action = prepared.setup, prepared.state.params["q"], prepared.batch.action[:1]
-    x = jax.tree.map(lambda leaf: leaf[:1], prepared.batch.step)
+    values, q, action = prepared.algorithm.values, prepared.params["q"], prepared.batch.action[:1]
+    x = jax.tree.map(lambda leaf: leaf[:1], prepared.batch.seen)
     x = x.replace(alive=jnp.ones_like(x.alive))
 
     @jax.jit
     def jacobians(action):  # [twins, 1, A, Z, 1, A, N] each
-        joint = jax.jacrev(lambda a: setup.values(q, x, a))(action)
-        return joint, *jax.jacrev(lambda a, own: setup.values(q, x, a, own), argnums=(0, 1))(action, action)
+        joint = jax.jacrev(lambda a: values(q, x, a))(action)
+        return joint, *jax.jacrev(lambda a, own: values(q, x, a, own), argnums=(0, 1))(action, action)
 
     seen = [np.abs(by_action).sum(axis=(0, 1, 3, 4, 6)) > 0 for by_action in jacobians(action)]
     mine, no_other = np.eye(3, dtype=bool), np.full((3, 3), critic == "local")
     np.testing.assert_array_equal(seen[0], (mine & (kind == "continuous")) | ~(mine | no_other))
     np.testing.assert_array_equal(seen[1], ~(mine | no_other))
     np.testing.assert_array_equal(seen[2], mine & (kind == "continuous"))
-    assert setup.values(q, x, action).shape == (2, 1, 3, 4 if kind == "discrete" else 1)
+    assert values(q, x, action).shape == (2, 1, 3, 4 if kind == "discrete" else 1)
 
 
 @each_kind
@@ -283,7 +293,7 @@ def test_the_policy_learns_from_its_own_action_and_the_critic_from_its_error(kin
     """No gradient of the policy's loss reaches the critics, the temperature's no policy."""
     prepared = prepare(kind)
     q_grad, without = (
-        jax.jit(jax.grad(lambda p, h=h: prepared.loss(p, **h)[0]))(prepared.state.params)
+        jax.jit(jax.grad(lambda p, h=h: prepared.loss(p, **h)[0]))(prepared.params)
         for h in ({}, {"target_entropy": 9.0})
     )
     jax.tree.map(close, q_grad["q"], without["q"])
@@ -291,15 +301,13 @@ def test_the_policy_learns_from_its_own_action_and_the_critic_from_its_error(kin
     assert differ(q_grad["log_alpha"], without["log_alpha"])
 
     def error(q):
-        x, action = prepared.batch.step, prepared.batch.action
-        values = prepared.setup.values(q, x, action)
+        x, action = prepared.batch.seen, prepared.batch.action
+        values = prepared.algorithm.values(q, x, action)
         value = (values * action).sum(-1) if kind == "discrete" else values.squeeze(-1)
-        y = masac.targets(
-            prepared.state.params, prepared.target, prepared.batch, prepared.noise[1], masac.Hypers(), prepared.setup
-        )
+        y = prepared.algorithm.targets(prepared.params, prepared.target, prepared.batch, prepared.noise[1], Hypers())
         return jnp.square(value - y).sum(0).mean()
 
-    jax.tree.map(close, q_grad["q"], jax.jit(jax.grad(error))(prepared.state.params["q"]))
+    jax.tree.map(close, q_grad["q"], jax.jit(jax.grad(error))(prepared.params["q"]))
 
 
 # The temperature.
@@ -309,18 +317,16 @@ def test_the_policy_learns_from_its_own_action_and_the_critic_from_its_error(kin
 def test_the_temperature_rises_below_the_target_entropy_and_falls_above(kind):
     """For each team by its own entropy; the targets are by dimensions, or by the number of legal actions."""
     prepared = prepare(kind)
-    mask = np.asarray(prepared.batch.step.action_mask)
+    mask = np.asarray(prepared.batch.seen.action_mask)
     expected = 0.4 * np.log(mask.sum(-1)) if kind == "discrete" else -0.4 * mask.sum(-1)
-    close(masac.target_entropy(mask, masac.Hypers(target_entropy=0.4), prepared.setup), expected)
+    close(prepared.algorithm.target_entropy(mask, Hypers(target_entropy=0.4)), expected)
 
     @jax.jit
     def slope(scale):
-        grads, (metrics, _) = jax.grad(lambda p: prepared.loss(p, target_entropy=scale), has_aux=True)(
-            prepared.state.params
-        )
+        grads, (metrics, _) = jax.grad(lambda p: prepared.loss(p, target_entropy=scale), has_aux=True)(prepared.params)
         return grads["log_alpha"], jnp.stack([metrics["entropy/red"], metrics["entropy/blue"]])
 
-    alive = np.asarray(prepared.batch.step.alive)
+    alive = np.asarray(prepared.batch.seen.alive)
     for scale in (0.0, 0.5, 3.0):
         found, entropy = slope(scale)
         per_agent = scale / 0.4 * expected
@@ -330,22 +336,29 @@ def test_the_temperature_rises_below_the_target_entropy_and_falls_above(kind):
     assert (high > 0).all() and (low < 0).all() if kind == "discrete" else (low > 0).all()
 
 
+class Quieter(Wrapper):
+    """Rewards of three tenths."""
+
+    def step(self, key, state, action):
+        state, timestep = self.env.step(key, state, action)
+        return state, timestep.replace(reward=0.3 * timestep.reward)
+
+
 @cache
 def tempered(kind: str):
     """Entropies and greedy returns after some training, for two target entropies in one program."""
     env = envs.make("matrix/climbing") if kind == "discrete" else TimeLimit(Point())
     sizes = {"total_steps": 4800, "num_envs": 8, "rollout_length": 4, "batch_size": 64, "buffer_size": 4000}
     networks = {"actor": Model(widths=(32,)), "q": Model(widths=(32, 32), activation="relu")}
-    config = config_of(**sizes, **networks, gradient_steps=4)
-    rates = {"lr": 5e-3, "critic_lr": 1e-2, "alpha_lr": 3e-2, "gamma": 0.0, "reward_scale": 0.3, "alpha": 0.3}
-    algorithm = masac.make(config, env)
+    algorithm = MASAC(Config(**SMALL | sizes | networks | {"gradient_steps": 4}), Quieter(env))
+    rates = {"lr": 5e-3, "critic_lr": 1e-2, "alpha_lr": 3e-2, "gamma": 0.0, "alpha": 0.3}
 
     @jax.jit
     @jax.vmap
     def run(scale):
-        state, metrics = train(config, env, masac.Hypers(**rates, target_entropy=scale), 150, lambda params: params)
-        _, played = evaluate(algorithm, algorithm.policy(state), state.key, 32, greedy=True)
-        return metrics["entropy"][-30:].mean(), played["episode_return"].mean()
+        state, metrics = train(algorithm, Hypers(**rates, target_entropy=scale), 150, lambda params: params)
+        _, played = evaluate(algorithm, algorithm.policy(state.learnt), state.slot.key, 32, greedy=True)
+        return metrics["entropy"][-30:].mean(), played["episode_return"].mean() / 0.3
 
     return run(jnp.array([0.4, 0.8]))
 
@@ -366,15 +379,13 @@ def test_continuous_agents_learn_where_to_go():
 @each_kind
 def test_one_policys_rewards_do_not_touch_anothers_update(kind):
     prepared = prepare(kind, sharing="independent")
-    hypers = masac.Hypers(lr=0.02, critic_lr=0.02, max_grad_norm=0.1)
+    hypers = Hypers(lr=0.02, critic_lr=0.02, max_grad_norm=0.1)
 
     @jax.jit
     @jax.vmap
     def learnt(scale):
         batch = prepared.batch.replace(reward=prepared.batch.reward * jnp.array([scale, 1.0, 1.0]))
-        state = prepared.state.replace(buffer=prepared.setup.replay.init(batch))
-        state = state.replace(buffer=prepared.setup.replay.add(state.buffer, batch))
-        return masac.learn(state, jax.random.PRNGKey(0), hypers, prepared.setup)[0].params
+        return prepared.learn(prepared.state.learnt, batch, hypers).params
 
     params = learnt(jnp.array([1.0, 1000.0]))
     for name, axis in (("actor", 0), ("q", 1), ("log_alpha", 0)):
@@ -387,16 +398,13 @@ def test_one_policys_rewards_do_not_touch_anothers_update(kind):
 
 
 DEADLY = {
-    "continuous state": ("continuous", {"sharing": "group"}),
-    "discrete observations": ("discrete", {"central_input": "observations", "sharing": "independent"}),
+    "continuous": ("continuous", {"sharing": "group"}),
+    "discrete, its return ends": ("discrete", {"death": "ends_return", "sharing": "independent"}),
     "discrete local": (
         "discrete",
         {"death": "ends_return", "critic": "local", "replay": "prioritised", "actor": Model("gnn", (8,))},
     ),
-    "continuous observations": (
-        "continuous",
-        {"death": "ends_return", "central_input": "observations", "others": "policy"},
-    ),
+    "continuous local, normalised": ("continuous", {"critic": "local", "normalise_obs": True}),
 }
 
 
@@ -407,8 +415,8 @@ def test_what_dead_agents_see_and_get_changes_nothing(case):
 
     def learn(poison):
         pay = poison if "death" in changes else 0.0
-        state, metrics = train(config_of(**changes), make_toy(kind, poison, pay))
-        learnt = (state.params, state.target, state.opt_state)
+        state, metrics = train(MASAC(Config(**SMALL | changes), make_toy(kind, poison, pay)))
+        learnt = (state.learnt.params, state.learnt.target, state.learnt.opt_state, state.learnt.obs_stats)
         return learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
 
     learnt, metrics = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e6, jnp.nan]))
@@ -420,23 +428,23 @@ def test_what_dead_agents_see_and_get_changes_nothing(case):
 def test_dead_agents_and_padded_actions_never_reach_the_loss(kind):
     prepared = prepare(kind, agent_id=False)
     clean = prepared.batch.replace(
-        step=prepared.batch.step.replace(alive=prepared.batch.step.alive.at[:, 1].set(False)),
+        seen=prepared.batch.seen.replace(alive=prepared.batch.seen.alive.at[:, 1].set(False)),
         earning=prepared.batch.earning.at[:, 1].set(False),
     )
     poisoned = clean.replace(
-        step=clean.step.replace(obs=clean.step.obs.at[:, 1].set(1e3)),
+        seen=clean.seen.replace(obs=clean.seen.obs.at[:, 1].set(1e3)),
         action=clean.action.at[:, 1].set(-7.0),
         reward=clean.reward.at[:, 1].set(1e4),
     )
     gradient = jax.jit(jax.grad(lambda p, b: prepared.loss(p, b), has_aux=True))
-    full, *results = [gradient(prepared.state.params, batch) for batch in (prepared.batch, clean, poisoned)]
+    full, *results = [gradient(prepared.params, batch) for batch in (prepared.batch, clean, poisoned)]
     assert finite(results)
     jax.tree.map(close, *results)
     assert not np.isclose(full[1][0]["loss"], results[0][1][0]["loss"])  # agent 1 would have counted
     if kind == "continuous":  # the blue agent has no second dimension
-        outputs = {"bias": prepared.state.params["actor"]["head"]["bias"]}
+        outputs = {"bias": prepared.params["actor"]["head"]["bias"]}
         assert (np.asarray(prepared.batch.action)[:, 2, 1] == 0.0).all() and outputs["bias"].shape == (1, 4)
-        blue = jax.grad(lambda p: _blue_policy_loss(prepared, p))(prepared.state.params)["actor"]["head"]["bias"][0]
+        blue = jax.grad(lambda p: _blue_policy_loss(prepared, p))(prepared.params)["actor"]["head"]["bias"][0]
         np.testing.assert_array_equal(np.asarray(blue) != 0.0, [True, False, True, False])
 
 
@@ -447,16 +455,15 @@ def _blue_policy_loss(prepared, params):
 @each_kind
 def test_illegal_actions_are_never_taken(kind):
     """In rollouts, in evaluation by samples and by the mode, and with extreme outputs; an illegal one loses."""
-    algorithm, prepared = masac.make(config_of(agent_id=False), make_toy(kind)), prepare(kind, agent_id=False)
+    algorithm, prepared = made(kind, agent_id=False), prepare(kind, agent_id=False)
 
     @jax.jit
     @jax.vmap
     def plays(scale):
         keys = jax.random.split(jax.random.PRNGKey(0), 5)
-        state = prepared.state
-        state = state.replace(params=jax.tree.map(lambda x: scale * x, state.params))
-        _, _, timesteps = masac.rollout(state, keys[:3], prepared.setup)
-        sampled, mode = (evaluate(algorithm, algorithm.policy(state), keys[i], 16, i == 3)[1] for i in (3, 4))
+        learnt = prepared.state.learnt.replace(params=jax.tree.map(lambda x: scale * x, prepared.params))
+        _, _, timesteps = algorithm.rollout(learnt, prepared.state.slot.envs, keys[:3])
+        sampled, mode = (evaluate(algorithm, algorithm.policy(learnt), keys[i], 16, i == 3)[1] for i in (3, 4))
         return timesteps.info["won"], sampled["win_rate"], mode["win_rate"]
 
     assert all(won.all() for won in plays(jnp.array([0.0, 1.0, 1e3, -1e12])))
@@ -466,13 +473,10 @@ def test_illegal_actions_are_never_taken(kind):
 @each_kind
 def test_a_greedy_agent_plays_the_mode(kind):
     prepared = prepare(kind, agent_id=False)
-    algorithm, state = masac.make(config_of(agent_id=False), make_toy(kind)), prepared.state
-    keys = jax.random.split(jax.random.PRNGKey(0), 2)
-    play = jax.jit(
-        lambda key, greedy: algorithm.acting.act(algorithm.policy(state), (), state.timestep, key, greedy)[1],
-        static_argnums=1,
-    )
-    pi = prepared.setup.policy(state.params, state.timestep)
+    algorithm, timestep = prepared.algorithm, prepared.state.slot.envs.timestep
+    keys, policy = jax.random.split(jax.random.PRNGKey(0), 2), algorithm.policy(prepared.state.learnt)
+    play = jax.jit(lambda key, greedy: algorithm.act(policy, (), timestep, key, greedy)[1], static_argnums=1)
+    pi = algorithm.distribution(prepared.params, timestep)
     mode = pi.mode() if kind == "discrete" else 1.0 + 2.0 * np.tanh(pi.loc)
     for key in keys:
         close(play(key, True), mode, rtol=1e-5)
@@ -483,13 +487,12 @@ def test_a_greedy_agent_plays_the_mode(kind):
 
 OPTIONS = {
     "critic": "local",
-    "central_input": "observations",
     "twin": False,
-    "others": "policy",
     "auto_alpha": False,
     "death": "ends_return",
     "replay": "prioritised",
     "agent_id": False,
+    "normalise_obs": True,
 }
 
 
@@ -497,31 +500,50 @@ OPTIONS = {
 def test_every_option_changes_something_and_breaks_nothing(option):
     kind = "discrete" if option in ("critic", "replay") else "continuous"
     state, metrics = trained(kind, **{option: OPTIONS[option]})
-    assert finite((state.params, metrics))
-    assert differ(state.params, trained(kind)[0].params)
+    assert finite((state.learnt, metrics))
+    assert differ(state.learnt.params, trained(kind)[0].learnt.params)
 
 
-@pytest.mark.parametrize("changes", [{}, {"central_input": "observations"}, {"critic": "local"}], ids=str)
-def test_a_state_has_no_empty_array(changes):
+def test_normalised_observations_are_those_of_the_rollouts_and_of_the_batches():
+    """Statistics follow what living agents see; the policy, a local critic and evaluation read normalised rows."""
+    prepared = prepare("continuous", normalise_obs=True, critic="local", agent_id=False)
+    algorithm, state, batch = prepared.algorithm, prepared.state, prepared.batch
+    stats = jax.jit(lambda: algorithm.update(state, Hypers()))()[0].learnt.obs_stats
+    assert stats.count > 0 and differ(stats.mean, jnp.zeros_like(stats.mean))
+    learnt = state.learnt.replace(obs_stats=stats)
+    plain = made("continuous", critic="local", agent_id=False)
+    rows = plain.normalised(stats, batch.seen)
+    close(rows.obs, np.clip((batch.seen.obs - stats.mean) / np.sqrt(stats.variance + 1e-8), -10.0, 10.0))
+    # With observations that are normalised beforehand the plain algorithm learns what this one does.
+    normal = batch.replace(seen=rows, next=plain.normalised(stats, batch.next))
+    other = prepared._replace(algorithm=plain)
+    ours = jax.jit(lambda: prepared.learn(learnt, batch, Hypers()))()
+    jax.tree.map(close, ours.params, jax.jit(lambda: other.learn(state.learnt, normal, Hypers()))().params)
+    timestep, key = state.slot.envs.timestep, jax.random.PRNGKey(0)
+    played = algorithm.act(algorithm.policy(learnt), (), timestep, key, True)[1]
+    shown = timestep.replace(obs=plain.normalised(stats, timestep).obs)
+    close(played, plain.act(plain.policy(state.learnt), (), shown, key, True)[1])
+
+
+@pytest.mark.parametrize("critic", ["central", "local"])
+def test_a_state_has_no_empty_array(critic):
     """Devices cannot share one: several seeds on several cores would not start."""
-    algorithm = masac.make(config_of(**changes), make_toy("continuous"))
-    shapes = jax.eval_shape(algorithm.init, jax.random.key(0), masac.Hypers())
+    shapes = jax.eval_shape(made("continuous", critic=critic).init, jax.random.key(0), Hypers())
     assert all(leaf.size for leaf in jax.tree.leaves(shapes))
-    step = shapes.buffer.experience.step
-    assert (step.state is None) == bool(changes)
+    assert (shapes.slot.buffer.experience.seen.state is None) == (critic == "local")
 
 
 def test_every_hyperparameter_changes_something():
     """In one program: each run differs from the first in one number."""
-    names = [field.name for field in dataclasses.fields(masac.Hypers)]
-    base = masac.Hypers(lr=0.02, critic_lr=0.02, alpha_lr=0.02, max_grad_norm=0.5)
+    names = [field.name for field in dataclasses.fields(Hypers)]
+    base = Hypers(lr=0.02, critic_lr=0.02, alpha_lr=0.02, max_grad_norm=0.5)
     runs = [base] + [base.replace(**{name: 0.5 * getattr(base, name) + 0.007}) for name in names]
     hypers = jax.tree.map(lambda *x: jnp.array(x), *runs)
-    config = config_of(replay="prioritised", elastic_batches=True)
+    algorithm = made("continuous", replay="prioritised", elastic_batches=True)
 
     def learnt(h):
         start = lambda params: wavy(params) | {"log_alpha": params["log_alpha"]}  # noqa: E731
-        return train(config, make_toy("continuous"), h, start=start)[0].params
+        return train(algorithm, h, start=start)[0].learnt.params
 
     params = jax.jit(jax.vmap(learnt))(hypers)
     assert finite(params)
@@ -530,16 +552,15 @@ def test_every_hyperparameter_changes_something():
 
 
 def test_nothing_is_learnt_before_learning_starts():
-    started = trained("continuous", learning_starts=97)  # two updates are 96 steps
-    state, metrics = started
-    assert not differ(state.params, wavy(state.params)) and not np.any(metrics["loss"])
+    state, metrics = trained("continuous", learning_starts=97)  # two updates are 96 steps
+    assert not differ(state.learnt.params, wavy(state.learnt.params)) and not np.any(metrics["loss"])
     once = trained("continuous", learning_starts=60)
     assert np.asarray(once[1]["loss"])[0] == 0.0 and np.asarray(once[1]["loss"])[1] != 0.0
 
 
 def test_teams_have_temperatures_and_metrics_of_their_own():
     state, metrics = trained("discrete")
-    assert state.params["log_alpha"].shape == (2,)
+    assert state.learnt.params["log_alpha"].shape == (2,)
     names = {"q_loss", "policy_loss", "q_value", "entropy_surplus", "entropy", "temperature", "episode_return"}
     assert {f"{name}{group}" for name in names for group in ("", "/red", "/blue")} <= set(metrics)
     assert not np.allclose(metrics["temperature/red"], metrics["temperature/blue"])
@@ -556,36 +577,37 @@ TASKS = {
 @pytest.mark.parametrize("task", TASKS)
 def test_two_updates_are_finite(task):
     env = envs.make(task, horizon=3, **TASKS[task])
-    config = config_of(num_envs=2, rollout_length=6, batch_size=8, sharing="group")
-    state, metrics = jax.jit(lambda: train(config, env))()
-    assert finite((state.params, state.opt_state, metrics))
+    config = Config(**SMALL | {"num_envs": 2, "rollout_length": 6, "batch_size": 8, "sharing": "group"})
+    state, metrics = jax.jit(lambda: train(MASAC(config, env)))()
+    assert finite((state.learnt, metrics))
     assert (metrics["episodes"] > 0).all() and all(metrics["loss"] != 0.0)
-    assert unmoved(state.params) == []  # no layer is passed by
+    assert unmoved(state.learnt.params) == []  # no layer is passed by
 
 
 def test_two_updates_fit():
     """A state of the same shape after the first one: otherwise no loop could hold both."""
-    config, env = config_of(num_envs=2, rollout_length=6, batch_size=8), envs.make("mpe/simple_spread")
-    assert jax.eval_shape(lambda: train(config, env))[1]["loss"].shape == (2,)
+    config = Config(**SMALL | {"num_envs": 2, "rollout_length": 6, "batch_size": 8})
+    algorithm = MASAC(config, envs.make("mpe/simple_spread"))
+    assert jax.eval_shape(lambda: train(algorithm))[1]["loss"].shape == (2,)
 
 
 @pytest.mark.parametrize(
     ("changes", "env", "message"),
     [
         ({}, "multi", "env=mpe/simple_reference: its actions are several choices each"),
-        ({"q": Model("deepsets")}, "toy", "algo.q.network=deepsets: lets agents see each other"),
+        ({"q": Model("deepsets")}, "toy", "algo.q.network=deepsets: reads agents"),
         ({"q": Model("gru")}, "toy", "algo.q.network=gru: this file has no memory"),
         ({"actor": Model("cnn")}, "toy", "algo.actor.network=cnn: test/toy has no image"),
-        ({"q": Model("cnn")}, "image", "algo.q.network=cnn: a row of algo.critic=central is no image"),
+        ({"q": Model("cnn")}, "image", "algo.q.network=cnn: a row of a central critic is no image"),
         ({"buffer_size": 15}, "toy", "algo.buffer_size=15: must hold a batch"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_what_cannot_be_is_said(changes, env, message):
-    made = {
+    env = {
         "multi": lambda: envs.make("mpe/simple_reference", multi_discrete=True),
         "image": lambda: envs.make("coin_game/coin_game"),
         "toy": toy,
     }[env]()
     with pytest.raises(UserError, match=re.escape(message)):
-        masac.make(config_of(**changes), made)
+        MASAC(Config(**SMALL | changes), env)

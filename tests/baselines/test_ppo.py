@@ -19,28 +19,32 @@ from shoal.nn.models import Model
 from shoal.rl import distributions, normalisation
 from shoal.run.evaluate import evaluate
 from tests.baselines.toy import (
+    ALGORITHMS,
     CENTRAL,
-    MODULES,
     RECURRENT,
     config_of,
     differ,
     finite,
+    is_recurrent,
+    made,
     make_batch,
     params_of,
     policy,
     prepare,
-    setup_of,
+    rollout,
     toy,
     train,
     trained,
     value,
     wavy,
-    with_tables,
+    with_config,
+    with_methods,
+    with_params,
 )
 from tests.shoal.test_returns import plain_gae
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-each = pytest.mark.parametrize("name", MODULES)
+each = pytest.mark.parametrize("name", ALGORITHMS)
 each_recurrent = pytest.mark.parametrize("name", RECURRENT)
 
 
@@ -56,19 +60,19 @@ def both(model: Model) -> dict[str, Model]:
 
 def by_hand(prepared, network: str):
     """Memories after, and outputs of, every step of the rollout, ``[T, E, ...]``: one by one, resets done here."""
-    state, transitions, setup = prepared.state, prepared.transitions, prepared.setup
-    apply = policy if network == "actor" else value
-    memory = prepared.first.memory[network] if prepared.name in RECURRENT else ()
+    learnt, transitions, algorithm = prepared.learnt, prepared.transitions, prepared.algorithm
+    apply, first = policy if network == "actor" else value, prepared.first.slot.envs
+    memory = first.memory[network] if prepared.name in RECURRENT else ()
 
     @jax.jit
     def one(memory, x, is_first):
         memory = jax.tree.map(lambda m: jnp.where(is_first[:, None, None], 0.0, m), memory)
         x = jax.tree.map(lambda y: y[None], x)
-        return jax.tree.map(lambda y: y[0], apply(setup, state.params, state.obs_stats, x, memory))
+        return jax.tree.map(lambda y: y[0], apply(algorithm, learnt.params, learnt.obs_stats, x, memory))
 
     memories, outputs = [], []
-    for t in range(setup.config.rollout_length):
-        is_first = prepared.first.timestep.is_first if t == 0 else transitions.next.is_first[t - 1]
+    for t in range(algorithm.config.rollout_length):
+        is_first = first.timestep.is_first if t == 0 else transitions.next.is_first[t - 1]
         memory, output = one(memory, jax.tree.map(lambda y, t=t: y[t], seen(transitions)), is_first)
         memories.append(memory)
         outputs.append(output)
@@ -84,7 +88,7 @@ def test_the_toy_has_everything_that_can_go_wrong(name):
     prepared = prepare(name)
     step = prepared.transitions.next
     assert step.truncated.sum() > 2 and step.terminated.sum() > 2
-    assert not step.truncated[-1].all() and not prepared.first.timestep.is_first.all()
+    assert not step.truncated[-1].all() and not prepared.first.slot.envs.timestep.is_first.all()
     assert 0.2 < prepared.transitions.alive.mean() < 0.9
     assert np.unique(np.asarray(prepared.transitions.action)).size == 4
 
@@ -95,11 +99,19 @@ def test_a_rollout_equals_stepping_with_resets_in_the_middle(name):
     memories, outputs, _ = by_hand(prepared, "actor")
     close(prepared.transitions.outputs, outputs)
     jax.tree.map(close, prepared.transitions.memory, memories)
-    jax.tree.map(lambda a, b: close(a, b[-1]), prepared.after.memory["actor"], memories)
+    jax.tree.map(lambda a, b: close(a, b[-1]), prepared.after.slot.envs.memory["actor"], memories)
     critic_memories, values, _ = by_hand(prepared, "critic")
     close(prepared.batch.value, values)  # one sequence per environment
-    jax.tree.map(lambda a, b: close(a, b[-1]), prepared.after.memory["critic"], critic_memories)
-    assert np.abs(prepared.first.memory["actor"]).max() > 0.1  # it did start with a memory
+    jax.tree.map(lambda a, b: close(a, b[-1]), prepared.after.slot.envs.memory["critic"], critic_memories)
+    assert np.abs(prepared.first.slot.envs.memory["actor"]).max() > 0.1  # it did start with a memory
+
+
+def successors(prepared) -> np.ndarray:
+    """The value of every step's true successor, ``[T, E, A]``: what targets of one step bootstrap from."""
+    hypers = prepared.algorithm.Hypers(gamma=1.0, gae_lambda=0.0)
+    _, batch = make_batch(prepared.algorithm, prepared.first, prepared.state, prepared.transitions, hypers)
+    reward = np.asarray(prepared.transitions.next.reward)
+    return np.asarray(batch.target).reshape(reward.shape) - reward
 
 
 @each
@@ -107,32 +119,28 @@ def test_values_bootstrap_from_the_final_observation_of_a_truncated_episode(name
     """And with the memory after the step, where there is one."""
     prepared = prepare(name)
     memories, values, one = by_hand(prepared, "critic")
-    state, step, setup = prepared.state, prepared.transitions.next, prepared.setup
-    never = jnp.zeros(setup.config.num_envs, bool)
+    step, config = prepared.transitions.next, prepared.algorithm.config
+    never = jnp.zeros(config.num_envs, bool)
     expected = [
-        one(*jax.tree.map(lambda x, t=t: x[t], (memories, step.final)), never)[1]
-        for t in range(setup.config.rollout_length)
+        one(*jax.tree.map(lambda x, t=t: x[t], (memories, step.final)), never)[1] for t in range(config.rollout_length)
     ]
-    given = (memories, values) if name in RECURRENT else (values,)
-    successors = np.asarray(prepared.module.successor_values(state, prepared.transitions, *given, setup))
+    found = successors(prepared)
     alive = np.asarray(step.final_alive & ~step.terminated[..., None])
-    close(successors[alive], np.stack(expected)[alive])
-    close(successors[:-1][~np.asarray(step.ended)[:-1]], values[1:][~np.asarray(step.ended)[:-1]])
+    close(found[alive], np.stack(expected)[alive])
+    close(found[:-1][~np.asarray(step.ended)[:-1]], values[1:][~np.asarray(step.ended)[:-1]])
     naive = np.concatenate([values[1:], np.zeros_like(values[:1])])[:-1]
     truncated = np.asarray(step.truncated)[:-1]
-    assert (np.abs(successors[:-1] - naive)[truncated] > 1e-4).all()  # the next episode's value is another one
+    assert (np.abs(found[:-1] - naive)[truncated] > 1e-4).all()  # the next episode's value is another one
 
 
 @each
 def test_advantages_are_those_of_a_plain_loop_that_deaths_do_not_end(name):
     prepared = prepare(name)
-    memories, values, _ = by_hand(prepared, "critic")
-    step, setup = prepared.transitions.next, prepared.setup
-    given = (memories, values) if name in RECURRENT else (values,)
-    successors = prepared.module.successor_values(prepared.state, prepared.transitions, *given, setup)
+    _, values, _ = by_hand(prepared, "critic")
+    step = prepared.transitions.next
     terminated = np.broadcast_to(np.asarray(step.terminated)[..., None], step.reward.shape)
     ended = terminated | np.asarray(step.truncated)[..., None]
-    arguments = (np.asarray(step.reward), values, np.asarray(successors), terminated, ended)
+    arguments = (np.asarray(step.reward), values, successors(prepared), terminated, ended)
     expected = plain_gae(*arguments, 0.99, 0.95)
     batch = jax.tree.map(lambda x: x.reshape(expected.shape), (prepared.batch.advantage, prepared.batch.target))
     close(batch[0], expected)
@@ -143,9 +151,7 @@ def test_advantages_are_those_of_a_plain_loop_that_deaths_do_not_end(name):
 @each
 def test_where_death_ends_the_return_an_agent_that_dies_stops_bootstrapping_and_its_team_does_not(name):
     prepared = prepare(name)
-    module, transitions = prepared.module, prepared.transitions
-    config = dataclasses.replace(prepared.setup.config, death="ends_return")
-    setup = dataclasses.replace(prepared.setup, config=config)
+    transitions, algorithm = prepared.transitions, with_config(prepared.algorithm, death="ends_return")
     quiet = transitions.next.replace(
         terminated=jnp.zeros_like(transitions.next.terminated),
         truncated=jnp.zeros_like(transitions.next.truncated),
@@ -155,7 +161,7 @@ def test_where_death_ends_the_return_an_agent_that_dies_stops_bootstrapping_and_
 
     @jax.jit
     def advantage(step):
-        return make_batch(module, prepared.state, transitions.replace(next=step), setup)[1].advantage
+        return make_batch(algorithm, prepared.first, prepared.state, transitions.replace(next=step))[1].advantage
 
     without, with_death = (np.array(advantage(step)).reshape(12, 4, 3) for step in (quiet, deadly))
     value_then = prepared.batch.value.reshape(12, 4, 3)[3, 0, 1]
@@ -180,19 +186,17 @@ def test_the_first_ratio_is_one(name):
 @each_recurrent
 def test_sequences_start_from_the_memory_that_the_rollout_had(name, length):
     prepared = prepare(name)
-    config = dataclasses.replace(prepared.setup.config, chunk_length=length)
-    setup = dataclasses.replace(prepared.setup, config=config)
-    make = jax.jit(lambda state, transitions: make_batch(prepared.module, state, transitions, setup)[1])
-    batch = make(prepared.state, prepared.transitions)
+    algorithm, learnt = with_config(prepared.algorithm, chunk_length=length, minibatches=1), prepared.learnt
+    make = jax.jit(lambda *arguments: make_batch(algorithm, *arguments)[1])
+    batch = make(prepared.first, prepared.state, prepared.transitions)
     assert batch.obs.shape[:2] == (length or 12, 48 // (length or 12))
 
     @jax.jit
     def again(batch):
         memory = jax.tree.map(lambda x: x[0], batch.memory)
-        state = prepared.state
-        _, outputs = setup.policy(state.params, state.obs_stats, memory["actor"], batch)
-        log_prob = setup.distribution(outputs, batch.action_mask).log_prob(batch.action)
-        return log_prob, setup.value(state.params, state.obs_stats, memory["critic"], batch)[1]
+        _, outputs = algorithm.outputs(learnt.params, learnt.obs_stats, memory["actor"], batch)
+        log_prob = algorithm.distribution(outputs, batch.action_mask).log_prob(batch.action)
+        return log_prob, algorithm.value(learnt.params, learnt.obs_stats, memory["critic"], batch)[1]
 
     log_prob, values = again(batch)
     close(log_prob, batch.log_prob)
@@ -236,7 +240,7 @@ DEADLY = {
         "ippo_rnn",
         {"death": "ends_return", "actor": Model("gru", (8,), torso="gnn"), "critic": Model("lstm", (8,), "relu")},
     ),
-    "shared memory": ("ippo_rnn", {"share_torso": True, "sharing": "group"} | both(Model("lstm", (8,), torso="gnn"))),
+    "memories of teams": ("ippo_rnn", {"sharing": "group"} | both(Model("lstm", (8,), torso="gnn"))),
     "state": ("mappo_ff", {"critic_input": "state", "sharing": "group"}),
     "observations": ("mappo_rnn", {"critic_input": "observations", "sharing": "group"} | ENDS),
     "deepsets of observations": (
@@ -258,8 +262,7 @@ def test_what_dead_agents_see_and_get_changes_nothing(case):
 
     def learn(poison):
         state, metrics = train(name, config, toy(poison, poison if config.death == "ends_return" else 0.0))
-        learnt = (state.params, state.opt_state, state.obs_stats, state.value_stats)
-        return learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
+        return state.learnt, {key: value for key, value in metrics.items() if not key.startswith("episode_return")}
 
     learnt, metrics = jax.jit(jax.vmap(learn))(jnp.array([0.0, 1e3, -1e6, jnp.nan]))
     assert finite(learnt) and finite(metrics)
@@ -273,9 +276,9 @@ def test_illegal_and_padded_actions_never_reach_the_loss(name):
     batch = prepared.batch.replace(action_mask=mask, action=prepared.batch.action % 3)
 
     def with_bias(index, shift):
-        actor = prepared.state.params["actor"]
+        params, actor = prepared.learnt.params, prepared.learnt.params["actor"]
         head = actor["head"] | {"bias": actor["head"]["bias"].at[..., index].add(shift)}
-        return prepared.loss(prepared.state.params | {"actor": actor | {"head": head}}, batch)[1]
+        return prepared.loss(params | {"actor": actor | {"head": head}}, batch)[1]
 
     jax.tree.map(np.testing.assert_array_equal, with_bias(3, 0.0), with_bias(3, 7.0))
     assert differ(with_bias(2, 0.0), with_bias(2, 7.0))
@@ -284,8 +287,7 @@ def test_illegal_and_padded_actions_never_reach_the_loss(name):
 @each
 def test_illegal_actions_are_never_taken(name):
     """In rollouts, in evaluation by samples and by the mode, and with extreme logits; an illegal one loses."""
-    module, algorithm = MODULES[name], MODULES[name].make(config_of(name), toy())
-    setup = algorithm.update.keywords["setup"]
+    algorithm = made(name)
 
     first = prepare(name).first  # not inside the traced function: what is prepared is kept
 
@@ -294,9 +296,9 @@ def test_illegal_actions_are_never_taken(name):
     def plays(scale):
         keys = jax.random.split(jax.random.PRNGKey(0), 5)
         state = first
-        state = state.replace(params=jax.tree.map(lambda x: scale * x, state.params))
-        _, transitions = module.rollout(state, keys[:3], setup)
-        sampled, mode = (evaluate(algorithm, algorithm.policy(state), keys[i], 16, i == 3)[1] for i in (3, 4))
+        state = with_params(state, jax.tree.map(lambda x: scale * x, state.learnt.params))
+        _, transitions = rollout(algorithm, state, keys[:3])
+        sampled, mode = (evaluate(algorithm, algorithm.policy(state.learnt), keys[i], 16, i == 3)[1] for i in (3, 4))
         return transitions.next.info["won"], sampled["win_rate"], mode["win_rate"]
 
     assert all(won.all() for won in plays(jnp.array([0.0, 1.0, 1e3, -1e12])))
@@ -314,20 +316,20 @@ def test_parameters_are_those_of_the_agents_policy_alone(name, sharing):
     """Also (here with the groups') where networks let agents see each other."""
     mixing = {"actor": Model("deepsets", (8,)), "critic": Model("gnn", (8,))} if sharing == "group" else {}
     mixing |= {"critic_input": "observations"} if name in CENTRAL and mixing else {}
-    setup = setup_of(name, config_of(name, sharing=sharing, **mixing), toy())
-    np.testing.assert_array_equal(setup.policy_of, SHARING[sharing])
+    algorithm = made(name, sharing=sharing, **mixing)
+    np.testing.assert_array_equal(algorithm.policies.ids, SHARING[sharing])
     obs, state = np.random.default_rng(0).normal(size=(1, 2, 3, 6)), np.ones((1, 2, 4))
     x = View(obs.astype(np.float32), state, np.ones((1, 2, 3), bool), np.zeros((1, 2), bool))
-    memory = setup.initial_memory(2) if name in RECURRENT else {"actor": (), "critic": ()}
+    memory = algorithm.memories(2) if name in RECURRENT else {"actor": (), "critic": ()}
     stats = {"actor": None, "critic": None} if name in CENTRAL else None
 
     def outputs(params):
-        logits = policy(setup, params, stats, x, memory["actor"])[1].sum(axis=(0, 1, -1))
-        values = value(setup, params, stats, x, memory["critic"])[1].sum(axis=(0, 1))
+        logits = policy(algorithm, params, stats, x, memory["actor"])[1].sum(axis=(0, 1, -1))
+        values = value(algorithm, params, stats, x, memory["critic"])[1].sum(axis=(0, 1))
         return logits, values  # [A] each
 
     # An agent's outputs by a policy's parameters: [A, P].
-    of_actor, of_critic = jax.jit(jax.jacrev(outputs))(params_of(MODULES[name], setup))
+    of_actor, of_critic = jax.jit(jax.jacrev(outputs))(params_of(algorithm))
     for grads, own, other in ((of_actor, "actor", "critic"), (of_critic, "critic", "actor")):
         touched = np.abs(grads[own]["head"]["kernel"]).sum(axis=(2, 3)) > 0
         np.testing.assert_array_equal(touched, np.arange(max(SHARING[sharing]) + 1) == np.c_[SHARING[sharing]])
@@ -340,24 +342,25 @@ def test_one_policys_rewards_do_not_touch_anothers_update(name, sharing):
     """Advantages are normalised in each group, gradients clipped and returns scaled for each policy."""
     group = sharing == "group"
     changes = {"sharing": sharing, "normalise_advantages": group, "normalise_values": "popart", "minibatches": 4}
-    prepared, module = prepare(name), MODULES[name]
-    setup = setup_of(name, config_of(name, **changes), toy())
-    hypers = module.Hypers(lr=0.02, max_grad_norm=0.1)
+    prepared, algorithm = prepare(name), made(name, **changes)
+    hypers = algorithm.Hypers(lr=0.02, max_grad_norm=0.1)
 
     @jax.jit
     @jax.vmap
     def learnt(scale):
-        params = params_of(module, setup)
-        opt_state = jax.vmap(module.optimiser(hypers, 0.1).init)(params)
+        params = params_of(algorithm)
         values = normalisation.init_values(max(SHARING[sharing]) + 1, "popart")
-        state = prepared.state.replace(params=params, opt_state=opt_state, value_stats=values)
+        first, state = prepared.first, with_params(prepared.state, params)
+        changed = {"opt_state": algorithm.init_optimiser(params, hypers), "value_stats": values}
+        state = state.replace(learnt=state.learnt.replace(**changed))
         if name in CENTRAL and name in RECURRENT:  # another number of rows
-            state = state.replace(memory=state.memory | {"critic": setup.initial_memory(4)["critic"]})
+            memory = first.slot.envs.memory | {"critic": algorithm.memories(4)["critic"]}
+            first = first.replace(slot=first.slot.replace(envs=first.slot.envs.replace(memory=memory)))
         reward = prepared.transitions.next.reward * jnp.where(np.array(SHARING[sharing]) == 0, scale, 1.0)
         transitions = prepared.transitions.replace(next=prepared.transitions.next.replace(reward=reward))
-        state, batch = make_batch(module, state, transitions, setup, hypers)
-        state, batch = module.scale_values(state, batch, setup)
-        return module.learn(state, batch, jax.random.PRNGKey(0), hypers, setup)[0].params
+        state, batch = make_batch(algorithm, first, state, transitions, hypers)
+        before, batch = algorithm.scale_values(state.learnt, batch)
+        return algorithm.learn(before, batch, jax.random.PRNGKey(0), hypers)[0].params
 
     params = learnt(jnp.array([1.0, 1000.0]))
     jax.tree.map(lambda x: close(x[0, 1:], x[1, 1:], rtol=1e-5), params)
@@ -371,15 +374,13 @@ def test_agents_of_one_policy_share_a_mean_and_policies_weigh_alike(name):
     living = prepared.batch.replace(earning=prepared.batch.alive)
     totals = {}
     for sharing, policy_of in SHARING.items():
-        setup = dataclasses.replace(prepared.setup, policy_of=np.array(policy_of))
-        params = jax.tree.map(lambda x, p=policy_of: jnp.repeat(x, max(p) + 1, axis=0), prepared.state.params)
-        if name in CENTRAL:
-            setup = dataclasses.replace(setup, view=dataclasses.replace(setup.view, policy_of=np.array(policy_of)))
+        algorithm = with_config(prepared.algorithm, sharing=sharing)
+        params = jax.tree.map(lambda x, p=policy_of: jnp.repeat(x, max(p) + 1, axis=0), prepared.learnt.params)
         batch = living
         if name == "mappo_rnn":
             rows = jnp.repeat(batch.memory["critic"], max(policy_of) + 1, axis=2)
             batch = batch.replace(memory=batch.memory | {"critic": rows})
-        totals[sharing] = prepared.loss(params, batch, setup, ent_coef=0.3)[0]
+        totals[sharing] = prepared.loss(params, batch, algorithm, ent_coef=0.3)[0]
     metrics = prepared.loss(batch=living, ent_coef=0.3)[1]
     by_group = [
         metrics[f"policy_loss/{group}"] + 0.5 * metrics[f"value_loss/{group}"] - 0.3 * metrics[f"entropy/{group}"]
@@ -394,8 +395,8 @@ def test_agents_of_one_policy_share_a_mean_and_policies_weigh_alike(name):
 @each
 def test_teams_have_metrics_of_their_own(name):
     prepared = prepare(name)
-    batch, setup = prepared.batch, prepared.setup
-    entropy = setup.distribution(prepared.transitions.outputs, prepared.transitions.action_mask).entropy()
+    batch = prepared.batch
+    entropy = prepared.algorithm.distribution(prepared.transitions.outputs, prepared.transitions.action_mask).entropy()
     alive = np.asarray(prepared.transitions.alive)
     metrics = prepared.loss(batch=batch)[1]
     for group, members in (("red", [0, 1]), ("blue", [2])):
@@ -412,64 +413,8 @@ def test_teams_have_metrics_of_their_own(name):
 
 def with_value_stats(prepared):
     """The state with statistics of returns, which it has not without ``normalise_values``."""
-    return prepared.state.replace(value_stats=normalisation.init_values(int(prepared.setup.policy_of.max()) + 1))
-
-
-# What a shared torso is.
-
-SHARED = {
-    "ippo_ff": {"share_torso": True, "sharing": "independent"},
-    "ippo_rnn": {"share_torso": True} | both(Model("gru", (8,), hidden=6, after=(5,))),
-}
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_a_shared_torso_is_one_with_two_heads(name):
-    """By its parameters, by what a rollout says step by step, by the value's gradient, and under PopArt."""
-    prepared = prepare(name, **SHARED[name])
-    recurrent, params, batch = name in RECURRENT, prepared.state.params, prepared.batch
-    assert set(params["critic"]) == ({"MLP_0", "head"} if recurrent else {"head"})
-    _, outputs, _ = by_hand(prepared, "actor")
-    memories, values, _ = by_hand(prepared, "critic")
-    close(prepared.transitions.outputs, outputs)
-    close(batch.value.reshape(values.shape), values)
-    if recurrent:
-        close(prepared.transitions.memory, memories)
-    popart, plain = (
-        dataclasses.replace(prepared.setup, config=dataclasses.replace(prepared.setup.config, **changes))
-        for changes in ({"normalise_values": "popart"}, {"normalise_advantages": False})
-    )
-    state, scaled = prepared.module.scale_values(with_value_stats(prepared), batch, popart)
-
-    @jax.jit
-    def results(batch):
-        given = (jax.tree.map(lambda x: x[0], batch.memory), batch) if recurrent else (batch,)
-        indifferent = batch.replace(advantage=jnp.zeros_like(batch.advantage))
-        of_value = prepared.gradient(batch=indifferent, setup=plain, ent_coef=0.0)[0]
-        return of_value, prepared.setup.both(state.params, state.obs_stats, *given)[1]
-
-    of_value, value_after = results(batch)
-    of_policy_head = of_value["actor"].pop("head"), of_value["actor"].pop("MLP_1", {})
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(of_policy_head))
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(of_value))
-    close(value_after, scaled.value)
-    assert differ(params["critic"], state.params["critic"])
-
-
-def test_a_shared_memory_runs_once_in_the_loss_and_not_again_after_the_rollout():
-    def loops(function, prepared, *arguments):
-        """Scans over the 12 steps of a rollout."""
-        program = str(jax.make_jaxpr(partial(function, setup=prepared.setup))(*arguments))
-        return len(re.findall(r"length=12\b", program))
-
-    counts = []
-    for prepared in (prepare("ippo_rnn"), prepare("ippo_rnn", **SHARED["ippo_rnn"])):
-        module, state, hypers = prepared.module, prepared.state, prepared.module.Hypers()
-        in_loss = loops(module.loss, prepared, state.params, prepared.batch, state.obs_stats, hypers, 0.0)
-        counts.append((in_loss, loops(module.make_batch, prepared, state, prepared.transitions, hypers)))
-    separate, shared = counts
-    assert separate[0] == 2 and shared[0] == 1
-    assert separate[1] == shared[1] + 1
+    stats = normalisation.init_values(prepared.algorithm.policies.count)
+    return prepared.state.replace(learnt=prepared.learnt.replace(value_stats=stats))
 
 
 # What normalisations promise.
@@ -479,21 +424,20 @@ def test_a_shared_memory_runs_once_in_the_loss_and_not_again_after_the_rollout()
 @each
 def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
     prepared = prepare(name)
-    config = dataclasses.replace(prepared.setup.config, normalise_values=kind)
-    setup = dataclasses.replace(prepared.setup, config=config)
+    algorithm = with_config(prepared.algorithm, normalise_values=kind)
     loud = prepared.batch.replace(target=40.0 + 30.0 * prepared.batch.target)
-    before_scaling = with_value_stats(prepared)
-    state, batch = prepared.module.scale_values(before_scaling, loud, setup)
+    before_scaling = with_value_stats(prepared).learnt
+    learnt, batch = algorithm.scale_values(before_scaling, loud)
     target = np.asarray(batch.target)[np.asarray(batch.earning)]
     close([target.mean(), target.std()], [0.0, 1.0], atol=1e-3)
 
-    def values(state):
-        memory = prepared.first.memory["critic"] if name in RECURRENT else ()
+    def values(learnt):
+        memory = prepared.first.slot.envs.memory["critic"] if name in RECURRENT else ()
         x = prepared.transitions if name in RECURRENT else seen(prepared.transitions)
-        own = value(setup, state.params, state.obs_stats, x, memory)[1]
-        return own, normalisation.to_reward_units(state.value_stats, own, setup.policy_of)
+        own = value(algorithm, learnt.params, learnt.obs_stats, x, memory)[1]
+        return own, normalisation.to_reward_units(learnt.value_stats, own, algorithm.policies.ids)
 
-    (own_before, before), (own_after, after) = values(before_scaling), values(state)
+    (own_before, before), (own_after, after) = values(before_scaling), values(learnt)
     close(own_after.reshape(batch.value.shape), batch.value, rtol=1e-4, atol=1e-4)  # which the loss clips around
     if kind == "popart":
         close(before, after, rtol=1e-4, atol=1e-3)
@@ -501,32 +445,40 @@ def test_targets_have_unit_scale_and_popart_keeps_the_values(name, kind):
     else:
         close(own_before, own_after)
         assert differ(before, after)
-    assert differ(prepared.state.params["critic"], state.params["critic"]) == (kind == "popart")
+    assert differ(prepared.learnt.params["critic"], learnt.params["critic"]) == (kind == "popart")
+
+
+def with_tables(algorithm):
+    """The ``algorithm`` whose policies and values are the ``outputs`` and the ``value`` among its parameters."""
+    if is_recurrent(algorithm):
+        outputs = lambda self, params, stats, memory, x: ((), params["outputs"])  # noqa: E731
+        values = lambda self, params, stats, memory, x: ((), params["value"])  # noqa: E731
+    else:
+        outputs = lambda self, params, stats, x: params["outputs"]  # noqa: E731
+        values = lambda self, params, stats, x: params["value"]  # noqa: E731
+    return with_methods(algorithm, outputs=outputs, value=values)
 
 
 @pytest.mark.parametrize("kind", normalisation.VALUE_NORMS)
 @each
 def test_clipping_leaves_every_value_a_gradient_before_the_first_step(name, kind):
     """In three updates: the clip is centred on what the critic says, whatever the returns' statistics do meanwhile."""
-    prepared, module = prepare(name), MODULES[name]
-    setup = dataclasses.replace(
-        prepared.setup, config=dataclasses.replace(prepared.setup.config, normalise_values=kind)
-    )
+    prepared = prepare(name)
+    algorithm = with_config(prepared.algorithm, normalise_values=kind)
     step = prepared.transitions.next
     transitions = prepared.transitions.replace(next=step.replace(reward=5.0 + 10.0 * step.reward))
-    tables = with_tables(setup, both=lambda self, params, *rest: (params["outputs"], params["value"]))
-    hypers = module.Hypers()
+    memory = prepared.first.slot.envs.memory["critic"] if name in RECURRENT else ()
+    x = transitions if name in RECURRENT else seen(transitions)
 
     @jax.jit
     def share_with_a_slope(state):
-        _, batch = make_batch(module, state, transitions, setup)
-        state, batch = module.scale_values(state, batch, setup)
-        memory = prepared.first.memory["critic"] if name in RECURRENT else ()
-        x = transitions if name in RECURRENT else seen(transitions)
-        said = value(setup, state.params, state.obs_stats, x, memory)[1].reshape(batch.value.shape)
+        _, batch = make_batch(algorithm, prepared.first, state, transitions)
+        learnt, batch = algorithm.scale_values(state.learnt, batch)
+        output = value(algorithm, learnt.params, learnt.obs_stats, x, memory)[1].reshape(batch.value.shape)
         outputs = transitions.outputs.reshape(*batch.value.shape, -1)
-        loss = lambda v: module.loss({"outputs": outputs, "value": v}, batch, None, hypers, 0.0, tables)[0]  # noqa: E731
-        return state, (jax.grad(loss)(said) != 0.0).mean()
+        tables = with_tables(algorithm)
+        loss = lambda v: tables.loss({"outputs": outputs, "value": v}, batch, learnt, algorithm.Hypers(ent_coef=0.0))[0]  # noqa: E731
+        return state.replace(learnt=learnt), (jax.grad(loss)(output) != 0.0).mean()
 
     state = prepared.state if kind == "none" else with_value_stats(prepared)
     for _ in range(3):
@@ -547,32 +499,30 @@ OPTIONS = {
     "agent_id": [True],
     "actor": [Model("deepsets", (8,))],
     "critic": [Model("mlp", (8, 8))],
-    "share_torso": [True],
     "critic_input": ["observations", "agent_state", "local"],
     "normalise_advantages": [False],
     "normalise_obs": [True],
     "normalise_values": ["running", "popart"],
     "clip_value": [False],
     "death": ["ends_return"],
-    "huber": [True],
 }
 CASES = [(option, choice) for option, choices in OPTIONS.items() for choice in choices]
 SEEN_ABOVE = ("sharing", "normalise_values")  # by tests of all four files
-SEEN_BELOW = ("actor", "critic", "critic_input", "continuous_policy")
+SEEN_BELOW = ("actor", "critic", "critic_input")
 
 
 @each
 def test_no_option_is_forgotten(name):
-    options = {field.name for field in dataclasses.fields(MODULES[name].Config)}
-    assert options <= {*OPTIONS, "continuous_policy", "elastic_batches"}  # the last in tests/shoal/test_shares.py
-    assert options >= {*OPTIONS} - {"chunk_length", "critic_input", "share_torso"}
+    options = {field.name for field in dataclasses.fields(ALGORITHMS[name].Config)}
+    assert options <= {*OPTIONS, "elastic_batches"}  # the last in tests/shoal/test_shares.py
+    assert options >= {*OPTIONS} - {"chunk_length", "critic_input"}
 
 
 @pytest.mark.parametrize(("option", "choice"), CASES, ids=str)
 def test_every_option_changes_what_is_learnt(option, choice):
     """In one of the four files; the next test has the others."""
     name = {"chunk_length": "ippo_rnn", "critic_input": "mappo_ff"}.get(option, "ippo_ff")
-    base, other = trained(name)[0].params, trained(name, **{option: choice})[0].params
+    base, other = trained(name)[0].learnt.params, trained(name, **{option: choice})[0].learnt.params
     assert finite(other)
     assert differ(base, other)
 
@@ -580,8 +530,8 @@ def test_every_option_changes_what_is_learnt(option, choice):
 @cache
 def program(name: str, **changes) -> str:
     """One update, as JAX has traced it."""
-    algorithm = MODULES[name].make(config_of(name, **changes), toy())
-    hypers = MODULES[name].Hypers()
+    algorithm = made(name, **changes)
+    hypers = algorithm.Hypers()
     state = jax.eval_shape(algorithm.init, jax.random.PRNGKey(0), hypers)
     return re.sub(r"0x[0-9a-f]+", "", str(jax.make_jaxpr(algorithm.update)(state, hypers)))
 
@@ -589,7 +539,7 @@ def program(name: str, **changes) -> str:
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option not in (*SEEN_ABOVE, *SEEN_BELOW)])
 def test_every_option_is_read_by_every_file(option):
     """It changes the program, if not (as above) the numbers."""
-    for name in {"chunk_length": RECURRENT, "share_torso": ("ippo_ff", "ippo_rnn")}.get(option, MODULES):
+    for name in {"chunk_length": RECURRENT}.get(option, ALGORITHMS):
         assert program(name) != program(name, **{option: OPTIONS[option][0]})
 
 
@@ -601,8 +551,7 @@ def test_a_program_is_the_same_when_nothing_changes(name):
 @each
 def test_actor_and_critic_get_their_own_model(name):
     def shapes(**changes):
-        setup = setup_of(name, config_of(name, **changes), toy())
-        return jax.tree.map(np.shape, params_of(MODULES[name], setup))
+        return jax.tree.map(np.shape, params_of(made(name, **changes)))
 
     base = shapes()
     for mine, other in (("actor", "critic"), ("critic", "actor")):
@@ -613,25 +562,16 @@ def test_actor_and_critic_get_their_own_model(name):
 
 @each
 def test_every_hyperparameter_does_something(name):
-    hypers = MODULES[name].Hypers(lr=0.01, ent_coef=0.1, huber_delta=0.2, lr_end=0.5, ent_coef_end=0.5)
+    hypers = ALGORITHMS[name].Hypers(lr=0.01, ent_coef=0.1, lr_end=0.5, ent_coef_end=0.5)
     fields = [field.name for field in dataclasses.fields(hypers)]
     changed = {"lr_end": 1.0, "ent_coef_end": 0.0, "max_grad_norm": 0.01, "clip_eps": 1e-3}
     runs = [hypers, *(hypers.replace(**{f: changed.get(f, getattr(hypers, f) / 2)}) for f in fields)]
     together = jax.tree.map(lambda *numbers: jnp.array(numbers, jnp.float32), *runs)
-    config = config_of(name, huber=True, elastic_batches=True)
-    params = jax.jit(jax.vmap(lambda h: train(name, config, toy(), h, updates=3)[0].params))(together)
+    config = config_of(name, elastic_batches=True)
+    params = jax.jit(jax.vmap(lambda h: train(name, config, toy(), h, updates=3)[0].learnt.params))(together)
     assert finite(params)
     for run, field in enumerate(fields, start=1):
         assert any(not np.array_equal(leaf[0], leaf[run]) for leaf in jax.tree.leaves(params)), field
-
-
-def test_the_huber_losss_delta_is_for_the_huber_loss_only():
-    prepared = prepare("ippo_ff")
-    huber = dataclasses.replace(prepared.setup, config=dataclasses.replace(prepared.setup.config, huber=True))
-    plain, other = (prepared.loss(huber_delta=delta)[0] for delta in (0.01, 10.0))
-    assert plain == other
-    assert prepared.loss(setup=huber, huber_delta=0.01)[0] != prepared.loss(setup=huber, huber_delta=10.0)[0]
-    close(prepared.loss(setup=huber, huber_delta=1e6)[0], plain)
 
 
 @pytest.mark.parametrize("pair", [("ippo_ff", "mappo_ff"), ("ippo_rnn", "mappo_rnn")], ids=str)
@@ -642,7 +582,7 @@ def test_mappo_with_a_local_critic_is_ippo(pair):
         jax.jit(partial(train, name, config_of(name, **changes), toy(), start=start))()
         for name, changes in zip(pair, ({}, {"critic_input": "local"}), strict=True)
     )
-    jax.tree.map(close, ippo[0].params, mappo[0].params)
+    jax.tree.map(close, ippo[0].learnt.params, mappo[0].learnt.params)
     jax.tree.map(close, ippo[1], mappo[1])
 
 
@@ -653,10 +593,9 @@ def test_mappo_with_a_local_critic_is_ippo(pair):
 @each
 def test_acting_remembers_as_the_rollout_does(name, greedy):
     prepared = prepare(name)
-    algorithm = MODULES[name].make(prepared.setup.config, toy())
-    opening, setup = prepared.opening, prepared.setup
-    played, carry = algorithm.policy(prepared.state), algorithm.acting.initial_carry(4)
-    act = jax.jit(algorithm.acting.act, static_argnums=4)
+    algorithm, opening = prepared.algorithm, prepared.opening
+    played, carry = algorithm.policy(prepared.learnt), algorithm.initial_memory(4)
+    act = jax.jit(algorithm.act, static_argnums=4)
     for t in range(4):  # all environments are in their first episode
         mask = opening.action_mask[t]
         state = getattr(opening, "state", jnp.zeros((12, 4, 4)))[t]
@@ -664,12 +603,12 @@ def test_acting_remembers_as_the_rollout_does(name, greedy):
         timestep = TimeStep(opening.obs[t], state, mask, jnp.zeros((4, 3)), flags, flags, opening.alive[t], {})
         key = jax.random.PRNGKey(t)
         carry, action = act(played, carry, timestep, key, greedy)
-        pi = setup.distribution(opening.outputs[t], mask)
-        expected = pi.mode() if greedy else pi.sample_from(distributions.noise(key, setup.env.action_space, (4,)))
+        pi = algorithm.distribution(opening.outputs[t], mask)
+        expected = pi.mode() if greedy else pi.sample_from(distributions.noise(key, algorithm.env.action_space, (4,)))
         np.testing.assert_array_equal(action, expected)
         if name in RECURRENT:
             jax.tree.map(lambda a, b, t=t: close(a, b[t]), carry, opening.memory)
-    again = act(played, algorithm.acting.initial_carry(4), timestep, jax.random.PRNGKey(99), greedy)
+    again = act(played, algorithm.initial_memory(4), timestep, jax.random.PRNGKey(99), greedy)
     if name in RECURRENT:
         assert differ(again[0], carry)
     elif greedy:
@@ -682,12 +621,7 @@ KINDS = {
     "different actions": ("mappo_ff", "mpe/simple_speaker_listener", {}, {"agent_id": True}),
     "different actions, remembered": ("ippo_rnn", "mpe/simple_speaker_listener", {}, {"actor": Model("lstm", (8,))}),
     "continuous": ("mappo_ff", "mpe/simple_speaker_listener", {"continuous": True}, {}),
-    "continuous, clipped": (
-        "ippo_rnn",
-        "mpe/simple_tag",
-        {"continuous": True},
-        {"continuous_policy": "clipped_normal"},
-    ),
+    "continuous, remembered": ("ippo_rnn", "mpe/simple_tag", {"continuous": True}, {}),
 }
 
 
@@ -696,81 +630,54 @@ def test_trains_with_other_kinds_of_actions(kind):
     name, task, kwargs, changes = KINDS[kind]
     env, config = envs.make(task, **kwargs), config_of(name, **changes)
     state, metrics = jax.jit(lambda: train(name, config, env))()
-    assert finite(state.params)
+    assert finite(state.learnt.params)
     assert np.isfinite(metrics["loss"]).all()
     assert (metrics["approx_kl"] > 0).all()
-
-
-@each
-def test_continuous_policies_are_squashed_or_clipped(name):
-    env = envs.make("mpe/simple_spread", continuous=True)
-    base, other = (
-        setup_of(name, config_of(name, continuous_policy=kind), env) for kind in ("tanh_normal", "clipped_normal")
-    )
-    outputs, mask = jnp.linspace(-2, 2, 30).reshape(3, 10), jnp.ones((3, 5), bool)
-    assert differ(*(setup.distribution(outputs, mask).entropy() for setup in (base, other)))
-    module, timestep = MODULES[name], jax.vmap(env.reset)(jax.random.split(jax.random.PRNGKey(0), 2))[1]
-    actions = []
-    for setup in (base, other):
-        algorithm = module.make(setup.config, env)
-        played = {"actor": params_of(module, setup)["actor"], "obs_stats": {"actor": None} if name in CENTRAL else None}
-        carry = algorithm.acting.initial_carry(2)
-        actions.append(jax.jit(algorithm.acting.act, static_argnums=4)(played, carry, timestep, None, True)[1])
-    assert all((action >= 0).all() and (action <= 1).all() for action in actions)
-    assert differ(*actions)
 
 
 def test_a_run_in_a_vmapped_sweep_is_the_run_alone():
     """Of the file that remembers most; the runner's tests have another."""
     run = partial(train, "mappo_rnn", config_of("mappo_rnn", normalise_obs=True, normalise_values="popart"), toy())
     keys = jax.vmap(jax.random.PRNGKey)(jnp.arange(3))
-    hypers = jax.vmap(lambda lr: MODULES["mappo_rnn"].Hypers(lr=lr))(jnp.array([1e-3, 3e-4, 1e-4]))
+    hypers = jax.vmap(lambda lr: ALGORITHMS["mappo_rnn"].Hypers(lr=lr))(jnp.array([1e-3, 3e-4, 1e-4]))
     together, _ = jax.jit(jax.vmap(lambda key, h: run(h, key=key)))(keys, hypers)
-    alone, _ = jax.jit(lambda key, h: run(h, key=key))(keys[1], MODULES["mappo_rnn"].Hypers(lr=jnp.float32(3e-4)))
-    np.testing.assert_array_equal(together.key[1], alone.key)
-    several, single = ((state.params, state.memory) for state in (together, alone))
+    alone, _ = jax.jit(lambda key, h: run(h, key=key))(keys[1], ALGORITHMS["mappo_rnn"].Hypers(lr=jnp.float32(3e-4)))
+    np.testing.assert_array_equal(together.slot.key[1], alone.slot.key)
+    several, single = ((state.learnt.params, state.slot.envs.memory) for state in (together, alone))
     jax.tree.map(lambda a, b: close(a[1], b, rtol=2e-3), several, single)
-    assert differ(*(jax.tree.map(lambda x, i=i: x[i], together.params) for i in (0, 1)))
+    assert differ(*(jax.tree.map(lambda x, i=i: x[i], together.learnt.params) for i in (0, 1)))
 
 
-def test_make_train_runs_all_updates():
-    config = config_of("ippo_ff", total_steps=100)  # of 48 each
-    state, metrics = jax.eval_shape(
-        MODULES["ippo_ff"].make_train(config, toy()), jax.random.PRNGKey(0), MODULES["ippo_ff"].Hypers()
-    )
+def test_train_runs_all_updates():
+    algorithm = made("ippo_ff", total_steps=100)  # of 48 each
+    state, metrics = jax.eval_shape(algorithm.train, jax.random.PRNGKey(0), algorithm.Hypers())
     assert metrics["loss"].shape == (3,)
-    assert state.updates.shape == ()
+    assert state.learnt.updates.shape == ()
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
         ("ippo_ff", {"minibatches": 5}, "algo.minibatches=5"),
-        ("ippo_rnn", {"minibatches": 3}, "algo.minibatches=3: must divide the number of sequences, 4"),
+        ("ippo_rnn", {"minibatches": 3}, "algo.minibatches=3: must divide the number of sequences = 4"),
         ("mappo_rnn", {"chunk_length": 5}, "algo.chunk_length=5: must divide"),
         ("mappo_ff", {"actor": Model("gru")}, "algo.actor.network=gru: this file has no memory"),
         ("mappo_ff", {"critic": Model("deepsets")}, "algo.critic_input=state: deepsets reads all agents"),
         ("ippo_rnn", {"critic": Model("gru", torso="cnn")}, "algo.critic.torso=cnn: test/toy has no image"),
-        ("ippo_ff", {"share_torso": True, "critic": Model(widths=(9,))}, "algo.critic.widths=(9,) must be the actor's"),
-        (
-            "ippo_rnn",
-            {"share_torso": True} | both(Model()),
-            "algo.share_torso=true: algo.actor.network=mlp has no memory",
-        ),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_what_cannot_be_is_said(name, changes, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        MODULES[name].make(config_of(name, **changes), toy())
+        made(name, **changes)
 
 
 def test_learns_to_speak_of_a_hidden_state():
     """One in three without communication; the optimum needs a message and its interpretation to arise together."""
     config = config_of("ippo_ff", total_steps=60_000, num_envs=32, rollout_length=16, sharing="independent")
     config = dataclasses.replace(config, epochs=4, minibatches=4, actor=Model(widths=(32,)), critic=Model(widths=(32,)))
-    learn = jax.jit(MODULES["ippo_ff"].make_train(config, envs.make("matrix/hidden")))
-    hypers = MODULES["ippo_ff"].Hypers(lr=3e-3, ent_coef=0.02, gamma=1.0)
+    learn = jax.jit(ALGORITHMS["ippo_ff"](config, envs.make("matrix/hidden")).train)
+    hypers = ALGORITHMS["ippo_ff"].Hypers(lr=3e-3, ent_coef=0.02, gamma=1.0)
     returns = np.asarray(learn(jax.random.PRNGKey(0), hypers)[1]["episode_return"])
     assert returns[:3].mean() < 0.5
     assert returns[-10:].mean() > 0.9
@@ -802,7 +709,7 @@ class Recall(Env):
 def test_a_memory_learns_to_remember_and_nothing_else_can(name, memory):
     model = Model(memory, (16,), hidden=16) if memory else Model(widths=(16,))
     sizes = {"total_steps": 20_000, "num_envs": 32, "rollout_length": 12, "epochs": 4, "minibatches": 2}
-    config = MODULES[name].Config(**sizes, actor=model, critic=model)
-    learn = jax.jit(MODULES[name].make_train(config, TimeLimit(Recall())))
-    returns = np.asarray(learn(jax.random.PRNGKey(0), MODULES[name].Hypers(lr=1e-2))[1]["episode_return"])
+    config = ALGORITHMS[name].Config(**sizes, actor=model, critic=model)
+    learn = jax.jit(ALGORITHMS[name](config, TimeLimit(Recall())).train)
+    returns = np.asarray(learn(jax.random.PRNGKey(0), ALGORITHMS[name].Hypers(lr=1e-2))[1]["episode_return"])
     assert returns[-5:].mean() > 0.9 if memory else returns.max() < 0.5

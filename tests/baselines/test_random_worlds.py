@@ -18,13 +18,15 @@ from flax import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.baselines.maddpg import maddpg_ff_mpe
-from shoal.baselines.masac import masac_ff_vmas
-from shoal.baselines.qmix import pqn_rnn_smax, qmix_rnn_mpe
+from shoal.baselines.maddpg.mad4pg_ff_mpe import MAD4PG
+from shoal.baselines.maddpg.maddpg_ff_mpe import MADDPG
+from shoal.baselines.masac.masac_ff_vmas import MASAC
+from shoal.baselines.qmix.pqn_rnn_smax import PQN
+from shoal.baselines.qmix.qmix_rnn_mpe import QMIX
 from shoal.envs.base import Discrete, Env, TimeStep, size_mask
 from shoal.envs.wrappers import TimeLimit
 from shoal.nn.models import Model
-from tests.baselines.toy import MODULES, RECURRENT, finite, make_batch
+from tests.baselines.toy import ALGORITHMS, RECURRENT, finite, make_batch, rollout
 from tests.shoal.test_returns import plain_gae
 
 POISON = 1e30
@@ -108,41 +110,40 @@ def structures(draw):
 
 @cache
 def rolled_out(name: str, structure: str, death: str) -> Any:
-    """Setup, first state, transitions and batch of a second rollout, ``[worlds, ...]``."""
-    module, env = MODULES[name], world(structure)
+    """The first state, transitions and batch of a second rollout, ``[worlds, ...]``."""
     model = Model("gru" if name in RECURRENT else "mlp", widths=(8,), hidden=6)
     sizes = {"num_envs": ENVS, "rollout_length": STEPS, "minibatches": 3, "death": death}
-    config = module.Config(**sizes, actor=model, critic=model)
-    setup = module.make(config, env).update.keywords["setup"]
+    kind = ALGORITHMS[name]
+    algorithm = kind(kind.Config(**sizes, actor=model, critic=model), world(structure))
 
     @jax.jit
     @jax.vmap
     def run(key):
         init_key, *rollout_keys = jax.random.split(key, 7)
-        state = module.init(init_key, module.Hypers(), setup)
-        state, _ = module.rollout(state, rollout_keys[:3], setup)
-        after, transitions = module.rollout(state, rollout_keys[3:], setup)
-        _, batch = make_batch(module, after, transitions, setup)
+        state, _ = rollout(algorithm, algorithm.init(init_key, kind.Hypers()), rollout_keys[:3])
+        after, transitions = rollout(algorithm, state, rollout_keys[3:])
+        _, batch = make_batch(algorithm, state, after, transitions)
         return state, transitions, batch
 
     keys = jax.random.split(jax.random.PRNGKey(len(name)), WORLDS)
-    return (setup, *jax.tree.map(np.asarray, run(keys)))
+    return jax.tree.map(np.asarray, run(keys))
 
 
 FEW = [("ippo_ff", "two teams"), ("mappo_rnn", "three teams"), ("mappo_ff", "one alone, one step")]
 ALL = [
     pytest.param(name, structure, marks=() if (name, structure) in FEW else pytest.mark.thorough)
-    for name in MODULES
+    for name in ALGORITHMS
     for structure in STRUCTURES
 ]
 
 
 @pytest.mark.parametrize(("name", "structure"), ALL)
 def test_episodes_are_those_of_a_plain_loop(name, structure):
-    _, first, transitions, _ = rolled_out(name, structure, "keeps_return")
+    first, transitions, _ = rolled_out(name, structure, "keeps_return")
     step, horizon = transitions.next, STRUCTURES[structure][3]
-    returns, lengths = first.env_state.episode_return.copy(), first.env_state.episode_length.copy()
-    assert first.env_state.episode_length.shape == (WORLDS, ENVS)
+    envs = first.slot.envs.state
+    returns, lengths = envs.episode_return.copy(), envs.episode_length.copy()
+    assert envs.episode_length.shape == (WORLDS, ENVS)
     for w in range(WORLDS):
         for e in range(ENVS):
             for t in range(STEPS):
@@ -173,7 +174,7 @@ DEATHS[ALL.index(next(pair for pair in ALL if not pair.marks)) + len(ALL)] = pyt
 @pytest.mark.parametrize(("name", "structure", "death"), DEATHS)
 def test_advantages_are_those_of_a_plain_loop(name, structure, death):
     """Where the true successor is the next row; a truncated step's successor is tested in test_ppo.py."""
-    _, _, transitions, batch = rolled_out(name, structure, death)
+    _, transitions, batch = rolled_out(name, structure, death)
     step, agents = transitions.next, len(STRUCTURES[structure][0])
     shape = (WORLDS, STEPS, ENVS, agents)
     value, advantage, target = (x.reshape(shape) for x in (batch.value, batch.advantage, batch.target))
@@ -198,7 +199,7 @@ def test_advantages_are_those_of_a_plain_loop(name, structure, death):
 
 @pytest.mark.thorough
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(structure=structures(), name=st.sampled_from(sorted(MODULES)))
+@given(structure=structures(), name=st.sampled_from(sorted(ALGORITHMS)))
 def test_any_structure(structure, name):
     STRUCTURES["any"] = structure
     rolled_out.cache_clear()
@@ -207,37 +208,38 @@ def test_any_structure(structure, name):
         test_advantages_are_those_of_a_plain_loop(name, "any", death)
 
 
-OTHERS = {"qmix": qmix_rnn_mpe, "pqn": pqn_rnn_smax, "maddpg": maddpg_ff_mpe, "masac": masac_ff_vmas}
+OTHERS = {"qmix": QMIX, "pqn": PQN, "maddpg": MADDPG, "mad4pg": MAD4PG, "masac": MASAC}
 FIT = {"num_envs": ENVS, "rollout_length": STEPS, "minibatches": 3, "epochs": 1}
 FIT |= {"batch_size": 3, "buffer_size": 60, "learning_starts": 0, "gradient_steps": 2}
 SOME = {"qmix": "three teams", "pqn": "one alone, one step", "maddpg": "two teams", "masac": "one alone, one step"}
+SOME |= {"mad4pg": "one alone, one step"}
 
 
 @pytest.mark.parametrize(
     ("name", "structure"),
     [
         pytest.param(name, structure, marks=() if SOME.get(name) == structure else pytest.mark.thorough)
-        for name in [*OTHERS, *MODULES]
+        for name in [*OTHERS, *ALGORITHMS]
         for structure in STRUCTURES
     ],
 )
 def test_no_poison_reaches_a_parameter_or_a_metric(name, structure):
-    module = (OTHERS | MODULES)[name]
+    kind = (OTHERS | ALGORITHMS)[name]
     model = Model("gru" if name in (*RECURRENT, "qmix", "pqn") else "mlp", widths=(8,), hidden=6)
-    fields = set(module.Config.__dataclass_fields__)
-    networks = ("actor", "critic") if name in MODULES else {"actor", "q"} & fields
+    fields = set(kind.Config.__dataclass_fields__)
+    networks = ("actor", "critic") if name in ALGORITHMS else {"actor", "q"} & fields
     sizes = {field: value for field, value in FIT.items() if field in fields}
-    algorithm = module.make(module.Config(**sizes, **dict.fromkeys(networks, model)), world(structure))
+    algorithm = kind(kind.Config(**sizes, **dict.fromkeys(networks, model)), world(structure))
 
     @jax.jit
     @jax.vmap
     def run(key):
-        state = algorithm.init(key, module.Hypers())
-        return jax.lax.scan(lambda s, _: algorithm.update(s, module.Hypers()), state, length=3)
+        state = algorithm.init(key, kind.Hypers())
+        return jax.lax.scan(lambda s, _: algorithm.update(s, kind.Hypers()), state, length=3)
 
     state, metrics = run(jax.random.split(jax.random.PRNGKey(1), WORLDS))
-    assert finite((state.params, state.opt_state))
-    assert all(np.abs(leaf).max() < 1e6 for leaf in jax.tree.leaves(state.params))
+    assert finite((state.learnt.params, state.learnt.opt_state))
+    assert all(np.abs(leaf).max() < 1e6 for leaf in jax.tree.leaves(state.learnt.params))
     for metric, values in metrics.items():
         values = np.asarray(values)[np.asarray(metrics["episodes"]) > 0]
         assert np.isfinite(values).all() and np.abs(values).max() < 1e6, metric

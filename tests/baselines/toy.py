@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,13 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from shoal.algorithm import Algorithm, TrainState
 from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
 from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
 from shoal.envs.base import Discrete, Env, TimeStep, size_mask
 from shoal.envs.wrappers import TimeLimit
 from shoal.nn.models import Model
 
-MODULES = {"ippo_ff": ippo_ff_mpe, "ippo_rnn": ippo_rnn_smax, "mappo_ff": mappo_ff_vmas, "mappo_rnn": mappo_rnn_smax}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "ippo_ff": ippo_ff_mpe.IPPO,
+    "ippo_rnn": ippo_rnn_smax.IPPO,
+    "mappo_ff": mappo_ff_vmas.MAPPO,
+    "mappo_rnn": mappo_rnn_smax.MAPPO,
+}
 RECURRENT = ("ippo_rnn", "mappo_rnn")
 CENTRAL = ("mappo_ff", "mappo_rnn")
 
@@ -90,44 +98,64 @@ def config_of(name: str, **changes) -> Any:
     """A small configuration of one of the four files; the memory is narrower than what it reads."""
     model = Model("gru" if name in RECURRENT else "mlp", widths=(8,), hidden=6)
     small = {"total_steps": 192, "num_envs": 4, "rollout_length": 12, "epochs": 2, "minibatches": 2}
-    return MODULES[name].Config(**small | {"actor": model, "critic": model} | changes)
+    return ALGORITHMS[name].Config(**small | {"actor": model, "critic": model} | changes)
 
 
-def setup_of(name: str, config: Any, env: Env) -> Any:
-    return MODULES[name].make(config, env).update.keywords["setup"]
+def made(name: str, env: Env | None = None, **changes) -> Any:
+    """One of the four algorithms with a small configuration, on the toy unless another ``env`` is given."""
+    return ALGORITHMS[name](config_of(name, **changes), toy() if env is None else env)
 
 
-def with_tables(setup: Any, **methods: Any) -> Any:
-    """The ``setup`` with other methods."""
-    return type("Tables", (type(setup),), methods)(**vars(setup))
+def with_methods(algorithm: Any, **methods: Any) -> Any:
+    """The ``algorithm`` with other methods."""
+    changed = copy.copy(algorithm)
+    changed.__class__ = type("Tables", (type(algorithm),), methods)
+    return changed
 
 
-def policy(setup, params, stats, x, memory=()):
+def with_config(algorithm: Any, **changes: Any) -> Any:
+    """The ``algorithm`` on the toy, with another configuration."""
+    return type(algorithm)(dataclasses.replace(algorithm.config, **changes), toy())
+
+
+def is_recurrent(algorithm: Any) -> bool:
+    return hasattr(algorithm, "memories")
+
+
+def policy(algorithm, params, stats, x, memory=()):
     """The policy's memories and outputs, ``()`` and outputs of a file without memory."""
-    if hasattr(setup, "initial_memory"):
-        return setup.policy(params, stats, memory, x)
-    return (), setup.policy(params, stats, x)[1]
+    if is_recurrent(algorithm):
+        return algorithm.outputs(params, stats, memory, x)
+    return (), algorithm.outputs(params, stats, x)
 
 
-def value(setup, params, stats, x, memory=()):
+def value(algorithm, params, stats, x, memory=()):
     """The critic's, likewise."""
-    if hasattr(setup, "initial_memory"):
-        return setup.value(params, stats, memory, x)
-    return (), setup.value(params, stats, x)
+    if is_recurrent(algorithm):
+        return algorithm.value(params, stats, memory, x)
+    return (), algorithm.value(params, stats, x)
 
 
-def make_batch(module, state, transitions, setup, hypers=None):
-    """The state after, and the batch, of any of the four files."""
-    made = module.make_batch(state, transitions, hypers or module.Hypers(), setup)
-    return made if isinstance(made, tuple) else (state, made)
+def rollout(algorithm, state: TrainState, keys) -> tuple[TrainState, Any]:
+    """The state after a rollout, and its transitions."""
+    envs, transitions = algorithm.rollout(state.learnt, state.slot.envs, keys)
+    return state.replace(slot=state.slot.replace(envs=envs)), transitions
+
+
+def make_batch(algorithm, before: TrainState, state: TrainState, transitions, hypers=None):
+    """The state after, and the batch, of any of the four files; ``before`` the rollout the state was another."""
+    arguments = (state.slot.envs, transitions, hypers or algorithm.Hypers())
+    if not is_recurrent(algorithm):
+        return state, algorithm.targets(state.learnt, *arguments)
+    envs, batch = algorithm.targets(state.learnt, before.slot.envs, *arguments)
+    return state.replace(slot=state.slot.replace(envs=envs)), batch
 
 
 class Prepared(NamedTuple):
     """A second rollout, which starts in the middle of episodes and of memories."""
 
     name: str
-    module: Any
-    setup: Any
+    algorithm: Any
     opening: Any  # the transitions of the first rollout
     first: Any  # the state before the second
     state: Any  # after it
@@ -135,16 +163,19 @@ class Prepared(NamedTuple):
     after: Any  # the state with its memory moved on
     batch: Any
 
-    def loss(self, params=None, batch=None, setup=None, **hypers):
-        """``(loss, metrics)``, at the parameters that acted unless told otherwise."""
-        module, setup = self.module, setup or self.setup
-        hypers = module.Hypers(**hypers)
-        params, batch = self.state.params if params is None else params, self.batch if batch is None else batch
-        return module.loss(params, batch, self.state.obs_stats, hypers, hypers.ent_coef, setup)
+    @property
+    def learnt(self):
+        return self.state.learnt
+
+    def loss(self, params=None, batch=None, algorithm=None, **hypers):
+        """``(loss, metrics)``, at the parameters that acted unless others are given."""
+        algorithm = algorithm or self.algorithm
+        params, batch = self.learnt.params if params is None else params, self.batch if batch is None else batch
+        return algorithm.loss(params, batch, self.learnt, algorithm.Hypers(**hypers))
 
     def gradient(self, **arguments):
         """The loss' gradient and metrics."""
-        params = arguments.pop("params", self.state.params)
+        params = arguments.pop("params", self.learnt.params)
         return jax.grad(lambda p: self.loss(p, **arguments), has_aux=True)(params)
 
 
@@ -155,29 +186,34 @@ def wavy(params):
     )
 
 
-def params_of(module, setup) -> Any:
+def with_params(state: TrainState, params: Any) -> TrainState:
+    """The ``state`` with other parameters."""
+    return state.replace(learnt=state.learnt.replace(params=params))
+
+
+def params_of(algorithm) -> Any:
     """Such parameters, without compiling anything."""
-    return wavy(jax.eval_shape(lambda key: module.init(key, module.Hypers(), setup).params, jax.random.PRNGKey(0)))
+    state = jax.eval_shape(lambda key: algorithm.init(key, algorithm.Hypers()), jax.random.PRNGKey(0))
+    return wavy(state.learnt.params)
 
 
 @cache
 def prepare(name: str, **changes) -> Prepared:
-    module = MODULES[name]
-    setup = setup_of(name, config_of(name, **changes), toy())
+    algorithm = made(name, **changes)
 
     @jax.jit
     def run(key):
-        def rollout(first, key):
-            state, transitions = module.rollout(first, jax.random.split(key, 3), setup)
-            after, batch = make_batch(module, state, transitions, setup)
+        def one(first, key):
+            state, transitions = rollout(algorithm, first, jax.random.split(key, 3))
+            after, batch = make_batch(algorithm, first, state, transitions)
             return after, (first, state, transitions, after, batch)
 
         keys = jax.random.split(key, 3)
-        state = module.init(keys[0], module.Hypers(), setup)
-        _, both = jax.lax.scan(rollout, state.replace(params=wavy(state.params)), keys[1:])
+        state = algorithm.init(keys[0], algorithm.Hypers())
+        _, both = jax.lax.scan(one, with_params(state, wavy(state.learnt.params)), keys[1:])
         return jax.tree.map(lambda x: x[0], both[2]), *jax.tree.map(lambda x: x[1], both)
 
-    return Prepared(name, module, setup, *run(jax.random.PRNGKey(3)))
+    return Prepared(name, algorithm, *run(jax.random.PRNGKey(3)))
 
 
 def train(name: str, config: Any, env: Env, hypers: Any = None, updates: int = 2, start: Any = wavy, key: Any = None):
@@ -185,10 +221,10 @@ def train(name: str, config: Any, env: Env, hypers: Any = None, updates: int = 2
 
     With the default nobody needs these, and XLA does not compile how they are drawn.
     """
-    algorithm = MODULES[name].make(config, env)
-    hypers = MODULES[name].Hypers(lr=0.02, huber_delta=0.1) if hypers is None else hypers
+    algorithm = ALGORITHMS[name](config, env)
+    hypers = algorithm.Hypers(lr=0.02) if hypers is None else hypers
     state = algorithm.init(jax.random.PRNGKey(0) if key is None else key, hypers)
-    state = state.replace(params=start(state.params))
+    state = with_params(state, start(state.learnt.params))
     return jax.lax.scan(lambda s, _: algorithm.update(s, hypers), state, length=updates)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,6 @@ import pytest
 from flax import struct
 
 from shoal import envs
-from shoal.algorithm import Acting, Algorithm
 from shoal.envs.base import Discrete, Env, TimeStep
 from shoal.envs.wrappers import AgentId, AutoReset, EpisodeStats, TimeLimit, Wrapper
 from shoal.run.evaluate import evaluate
@@ -298,8 +299,8 @@ def test_a_shaped_reward_is_learnt_from_and_not_counted():
         _, steps = jax.lax.scan(lambda s, x, v=vec, p=pool: v.step(x[1], s, x[0], p), state, (actions, keys))
         returns.append(steps.episode_return)
         rewards.append(steps.reward)
-        acting = Acting(lambda num_envs: (), lambda policy, carry, timestep, key, greedy: (carry, actions[0]))
-        algorithm = Algorithm(None, None, None, acting, env, steps_per_update=1, num_updates=1)
+        plays = {"initial_memory": lambda num_envs: (), "act": lambda policy, memory, *rest: (memory, actions[0])}
+        algorithm = SimpleNamespace(env=env, **plays)
         evaluated.append(evaluate(algorithm, None, jax.random.PRNGKey(3), 2, True)[1]["episode_return"])
     np.testing.assert_allclose(rewards[1], rewards[0] + 3.0, rtol=1e-5)
     np.testing.assert_allclose(returns[1], returns[0], rtol=1e-5)

@@ -30,7 +30,7 @@ def call(name: str, word: str, monkeypatch) -> None:
     """The command line as a function."""
     if name.startswith("baselines"):
         monkeypatch.setattr(sys, "argv", [name, word])
-        main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
+        main(ippo_ff_mpe.IPPO)
     else:
         monkeypatch.setattr(sys, "argv", [])
         sys.exit(run([*name.split(), word]))

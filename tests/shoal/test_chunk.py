@@ -13,7 +13,7 @@ from flax import struct
 from omegaconf import OmegaConf
 
 from shoal import envs
-from shoal.algorithm import Acting, Algorithm
+from shoal.algorithm import Algorithm, TrainState
 from shoal.config.schemes import Pbt
 from shoal.envs.base import Discrete, Env, TimeStep
 from shoal.envs.wrappers import TimeLimit
@@ -61,35 +61,43 @@ class Hypers(struct.PyTreeNode):
     lr: jax.Array = 1.0  # type: ignore[assignment]
 
 
-class State(struct.PyTreeNode):
+class Learnt(struct.PyTreeNode):
     params: jax.Array  # counts updates
     opt_state: jax.Array
+
+
+class Slot(struct.PyTreeNode):
     updates: jax.Array  # counts updates, and is nothing that a run learns
+    envs: tuple = ()
+    key: tuple = ()
 
 
-def stub(broken: int = -1) -> Algorithm:
+class Stub(Algorithm):
     """An algorithm whose parameters grow by ``lr`` in each update and are NaN after update ``broken`` alone."""
 
-    def update(state: State, hypers: Hypers):
-        updates = state.updates + 1
-        params = jnp.where(updates == broken, jnp.nan, state.params + hypers.lr)
+    steps_per_update, num_updates = 1, 8
+
+    def __init__(self, broken: int = -1):
+        self.env, self.broken = TimeLimit(Lottery()), broken
+
+    def init(self, key, hypers):
+        return TrainState(Learnt(jnp.float32(0.0), jnp.float32(0.0)), Slot(jnp.int32(0)))
+
+    def update(self, state, hypers):
+        updates = state.slot.updates + 1
+        params = jnp.where(updates == self.broken, jnp.nan, state.learnt.params + hypers.lr)
         zero = jnp.float32(0.0)
         metrics = {"loss": params, "episode_return": zero, "episode_length": zero, EPISODES: zero}
-        return State(params, state.opt_state + 1, updates), metrics
+        return TrainState(Learnt(params, state.learnt.opt_state + 1), Slot(updates)), metrics
 
-    def act(policy, carry, timestep, key, greedy):
-        return carry, jnp.broadcast_to(policy["params"].astype(jnp.int32), (timestep.obs.shape[0], 2))
+    def policy(self, learnt):
+        return {"params": learnt.params}
 
-    return Algorithm(
-        init=lambda key, hypers: State(jnp.float32(0.0), jnp.float32(0.0), jnp.int32(0)),
-        update=update,
-        policy=lambda state: {"params": state.params},
-        acting=Acting(lambda num_envs: (), act),
-        env=TimeLimit(Lottery()),
-        steps_per_update=1,
-        num_updates=8,
-        init_optimiser=lambda params, hypers: jnp.float32(0.0),
-    )
+    def act(self, policy, memory, timestep, key, greedy):
+        return memory, jnp.broadcast_to(policy["params"].astype(jnp.int32), (timestep.obs.shape[0], 2))
+
+    def init_optimiser(self, params, hypers):
+        return jnp.float32(0.0)
 
 
 def chunks(algorithm: Algorithm, count: int, updates: int, growth: float = 1.0, state=None, **settings):
@@ -108,24 +116,24 @@ def chunks(algorithm: Algorithm, count: int, updates: int, growth: float = 1.0, 
 @pytest.mark.parametrize("updates", [1, 3])
 def test_divergence_is_never_forgotten(updates):
     """NaN at update 2 alone: parameters stay those of update 1, in that chunk and in the next ones."""
-    states, _ = chunks(stub(broken=2), 3, updates)
+    states, _ = chunks(Stub(broken=2), 3, updates)
     for number, state in enumerate(states, 1):
         after = number * updates
         assert state.diverged == (after >= 2)
-        assert state.train.params == min(after, 1.0)
-        assert state.train.opt_state == min(after, 1.0)
-        assert state.train.updates == after  # all else goes on
+        assert state.train.learnt.params == min(after, 1.0)
+        assert state.train.learnt.opt_state == min(after, 1.0)
+        assert state.train.slot.updates == after  # all else goes on
 
 
 def test_every_chunk_evaluates_other_episodes():
-    _, episodes = chunks(stub(), 3, 1, growth=0.0)
+    _, episodes = chunks(Stub(), 3, 1, growth=0.0)
     returns = np.stack([played["episode_return"] for played in episodes])
     assert len(np.unique(returns)) == returns.size
 
 
 @pytest.mark.parametrize(("best", "broken", "better"), [(-1e9, -1, True), (1e9, -1, False), (-1e9, 2, False)])
 def test_the_best_policy_is_replaced_by_a_better_one_of_a_run_that_lives(best, broken, better):
-    algorithm = stub(broken)
+    algorithm = Stub(broken)
     (state,), _ = chunks(algorithm, 1, 2)
     marked = state.replace(best_return=np.float32(best), best_policy={"params": np.float32(-5.0)})
     (after,), (played,) = chunks(algorithm, 1, 1, state=marked)
@@ -149,7 +157,7 @@ def test_an_evaluation_uses_no_key_twice():
 
     key = jax.random.PRNGKey(5)
     following, _ = evaluate(
-        dataclasses.replace(stub(), env=TimeLimit(Spied())), {"params": jnp.zeros(())}, key, 3, True
+        dataclasses.replace(Stub(), env=TimeLimit(Spied())), {"params": jnp.zeros(())}, key, 3, True
     )
     jax.effects_barrier()
     used = [key, following, *seen]
@@ -160,13 +168,13 @@ def test_an_evaluation_uses_no_key_twice():
 @pytest.mark.parametrize("objective", ["episode_return/blue", "win_rate"])
 def test_the_objective_selects(objective):
     """The best policy, and evolution's fitness."""
-    states, episodes = chunks(stub(), 8, 1, objective=objective)
+    states, episodes = chunks(Stub(), 8, 1, objective=objective)
     means = np.stack([played[objective].mean() for played in episodes])
     best = np.stack([state.best_return for state in states])
     np.testing.assert_allclose(best, np.maximum.accumulate(means), rtol=1e-6)
     assert states[-1].best_policy["params"] == 1 + means.argmax()
 
-    rules = Rules(Pbt(), {"lr": Range(0.1, 1.0, True)}, stub(), 2, ())
+    rules = Rules(Pbt(), {"lr": Range(0.1, 1.0, True)}, Stub(), 2, ())
     keys, hypers = jax.random.split(jax.random.PRNGKey(0), 2), Hypers(jnp.ones(2))
 
     @jax.jit
@@ -215,7 +223,7 @@ class Told(Lottery):
 def test_the_absolute_metric_is_of_the_best_policies_and_played_once(tmp_path):
     """Two runs whose best policies play 3 and 5, whatever their last ones play."""
     settings = OmegaConf.create({"runs_per_batch": None, "evaluation": {"episodes": 4, "greedy": True}})
-    algorithm = dataclasses.replace(stub(), env=TimeLimit(Told()))
+    algorithm = dataclasses.replace(Stub(), env=TimeLimit(Told()))
     plan = Plan(
         algorithm, sweep.expand(Hypers(), {}, 2), settings, tmp_path, updates_per_chunk=7, chunks=3, placement=place()
     )

@@ -32,7 +32,7 @@ def complaint(monkeypatch, capsys):
     def call(*words: str, code: int = 2) -> str:
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
         with pytest.raises(SystemExit) as stop:
-            main(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, recipe="ippo_ff_mpe")
+            main(ippo_ff_mpe.IPPO)
         assert stop.value.code == code
         printed = capsys.readouterr()
         assert printed.out == ""
@@ -238,7 +238,7 @@ def test_a_second_interrupt_ends_at_once_and_in_one_line(monkeypatch, capsys, tm
     monkeypatch.setattr(cli.os, "_exit", sys.exit)
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), f"run.dir={tmp_path}"])
     with pytest.raises(SystemExit) as stop:
-        cli.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+        cli.main(ippo.IPPO)
     assert stop.value.code == 130
     assert capsys.readouterr().err.splitlines() == [
         f"stopped at once; resume={tmp_path} goes on from the last checkpoint, if there is one"

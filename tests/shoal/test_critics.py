@@ -12,7 +12,7 @@ from shoal.envs.wrappers import View
 from shoal.errors import UserError
 from shoal.nn.models import Model
 from shoal.rl.critics import CRITICS, CriticView
-from tests.baselines.toy import CENTRAL, MODULES, RECURRENT, config_of, params_of, setup_of, toy, value
+from tests.baselines.toy import CENTRAL, RECURRENT, made, params_of, value
 
 ALIVE = np.array([True, False, True])
 NOTHING, EVERYBODY, ITSELF = np.zeros((3, 3)), np.ones((3, 3)), np.eye(3)
@@ -30,18 +30,18 @@ MIXING = {
 
 def influence(name: str, obs_of_dead: float = 1.0, **changes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The values ``[A]``, and whether each depends on each observation ``[A, A]`` and on the state ``[A]``."""
-    setup = setup_of(name, config_of(name, **changes), toy())
-    params = params_of(MODULES[name], setup)
+    algorithm = made(name, **changes)
+    params = params_of(algorithm)
     obs = np.random.default_rng(0).normal(size=(1, 3, 6)).astype(np.float32)
     obs[:, ~ALIVE] *= obs_of_dead
     state = np.linspace(-1, 1, 4, dtype=np.float32)[None]
-    memory = setup.initial_memory(1)["critic"] if name in RECURRENT else ()
+    memory = algorithm.memories(1)["critic"] if name in RECURRENT else ()
 
     @jax.jit
     def values(obs, state):
         x = View(obs[None], state[None], ALIVE[None, None], np.zeros((1, 1), bool))
         stats = {"actor": None, "critic": None} if name in CENTRAL else None
-        return value(setup, params, stats, x, memory)[1][0, 0]
+        return value(algorithm, params, stats, x, memory)[1][0, 0]
 
     by_obs, by_state = jax.jit(jax.jacrev(values, (0, 1)))(obs, state)
     assert np.isfinite(by_obs).all() and np.isfinite(by_state).all()

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 import shoal
 from shoal import envs
+from shoal.algorithm import algorithm_in
 from shoal.baselines.ippo import ippo_ff_mpe as ippo
 from shoal.baselines.qmix import qmix_rnn_mpe as qmix
 from shoal.cli import CORES_FLAG
@@ -159,7 +160,7 @@ def test_a_scheduler_can_start_the_same_command_again(train, monkeypatch, tmp_pa
     assert len(metrics(folder)) == 4 * RUNS
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "resume=auto"])
     with pytest.raises(SystemExit):
-        shoal.main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+        shoal.main(ippo.IPPO)
     assert "resume=auto: needs run.dir=<folder>" in capsys.readouterr().err
 
 
@@ -178,7 +179,7 @@ def small_plan(tmp_path):
         sizes = {"num_envs": 4, "rollout_length": 8, "total_steps": 256.0, **config}
         if module is ippo:
             sizes |= {"actor": Model(widths=(8,)), "critic": Model(widths=(8,))}
-        algorithm = module.make(module.Config(**sizes), envs.make("matrix/climbing"))
+        algorithm = algorithm_in(module)(module.Config(**sizes), envs.make("matrix/climbing"))
         evaluation = {"episodes": 2, "greedy": True}
         settings = {"evaluation": evaluation, "runs_per_batch": None, "algo": {"num_envs": 4}, "prng": "hash"}
         runs = sweep.expand(module.Hypers(), {}, runs)
@@ -193,9 +194,9 @@ def test_shared_environments_lie_on_all_devices_and_gradients_are_added_up(small
     assert dict(plan.placement.mesh(1).shape) == {"runs": 1, "envs": 2}
     programs = compile_programs(plan, Display(1, 1, shown=False))
     state = programs.start(*plan.placement.put(plan.runs.select(np.zeros(1, int)), 1))
-    assert len(state.train.timestep.obs.sharding.device_set) == 2
-    assert {shard.data.shape[1] for shard in state.train.timestep.obs.addressable_shards} == {2}
-    assert state.train.params["actor"]["head"]["kernel"].is_fully_replicated
+    assert len(state.train.slot.envs.timestep.obs.sharding.device_set) == 2
+    assert {shard.data.shape[1] for shard in state.train.slot.envs.timestep.obs.addressable_shards} == {2}
+    assert state.train.learnt.params["actor"]["head"]["kernel"].is_fully_replicated
     assert "all-reduce" in programs.chunk.as_text()
     assert place("all", 4).mesh(1).size == 1  # cores share environments only when asked to
 
@@ -228,7 +229,7 @@ def test_a_plan_of_memory_counts_every_part(small_plan):
     need = one_run(plan)
     state = jax.eval_shape(lambda k: first_state(plan.algorithm, k, ippo.Hypers()), jax.random.PRNGKey(0))
     assert need.state == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    count = sum(leaf.size for leaf in jax.tree.leaves(state.train.params))
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.train.learnt.params))
     assert need.optimiser == 8 * count + 4 and need.replay == 0  # Adam's two moments and its counter
     assert need.rollout > 8 * 4 * 2 * 4  # at least the observations of all agents
     assert need.of(3, plan.placement) == 3 * need.state + need.rollout  # on a core one run after the other

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.algorithm import algorithm_in
 from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
 from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.errors import UserError
@@ -246,7 +247,7 @@ TINY = {"total_steps": 64, "num_envs": 4, "rollout_length": 8}
 
 def trained(module, config, updates: int = 3, change=lambda state: state):
     """The state after some updates, ``change`` applied to the first."""
-    algorithm = module.make(config, toy())
+    algorithm = algorithm_in(module)(config, toy())
     hypers = module.Hypers(lr=0.02)
 
     @jax.jit
@@ -298,8 +299,9 @@ def test_targets_keep_the_architecture():
 def test_an_elastic_policy_is_exported_as_what_lives(tmp_path):
     """Numpy plays the cut network as JAX plays the masked one."""
     config = ippo_rnn_smax.Config(**TINY, actor=dataclasses.replace(SMALL, network="gru", hidden=5), sharing="group")
-    algorithm = ippo_rnn_smax.make(config, toy())
-    policy = jax.jit(lambda key: algorithm.policy(algorithm.init(key, ippo_rnn_smax.Hypers())))(jax.random.PRNGKey(0))
+    algorithm = ippo_rnn_smax.IPPO(config, toy())
+    draw = jax.jit(lambda key: algorithm.policy(algorithm.init(key, ippo_rnn_smax.Hypers()).learnt))
+    policy = draw(jax.random.PRNGKey(0))
     policy = policy | {"actor": grown(policy["actor"], seed=5)}
     facts = {"algorithm": "test", "environment": "test/toy"}
     saved = export.save(tmp_path, config, algorithm, policy, facts)
@@ -325,11 +327,6 @@ def test_what_cannot_be_elastic_is_told(changes, message):
     model = dataclasses.replace(SMALL, **changes)
     with pytest.raises(UserError, match=message):
         models.check("algo.actor", model, toy(), recurrent=True)
-
-
-def test_an_elastic_torso_is_not_shared():
-    with pytest.raises(UserError, match=r"algo.share_torso=true: an elastic network shares no torso"):
-        ippo_ff_mpe.make(ippo_ff_mpe.Config(actor=SMALL, critic=SMALL, share_torso=True), toy())
 
 
 def test_enable():

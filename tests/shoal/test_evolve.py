@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 from flax import struct
 
-from shoal.algorithm import Acting, Algorithm
 from shoal.config.fields import hyper
 from shoal.config.schemes import Growth, Halving, MfPbt, Noise, Pbt, Tournament, Weights
 from shoal.errors import UserError
@@ -38,14 +38,15 @@ def optimiser(params: Any, _: Hypers) -> Any:
     return jax.tree.map(jnp.zeros_like, params)
 
 
-ALGORITHM = Algorithm(
-    init=lambda key, hypers: None,
-    update=lambda state, hypers: (state, {}),
-    policy=lambda state: None,
-    acting=Acting(lambda count: (), lambda *_: ((), jnp.zeros(())), head="vector"),
-    env=None,  # type: ignore[arg-type]
-    steps_per_update=1,
-    num_updates=1,
+class Learnt(struct.PyTreeNode):
+    params: Any
+    opt_state: Any
+    obs_stats: Any
+    target: Any = None
+
+
+ALGORITHM = SimpleNamespace(
+    head="vector",
     init_optimiser=optimiser,
     evolving=("lr", "critic_lr"),
     learning_rates={"lr": ("actor",), "critic_lr": ("critic",)},
@@ -65,7 +66,7 @@ def population(members: int = MEMBERS, memory: Any = None) -> Population:
         "actor": {"a": {"kernel": jnp.ones((members, 1, 6, 8)) * (1 + number[:, None, None, None])}},
         "critic": {"b": {"kernel": jnp.ones((members, 1, 6, 8)) * (1 + number[:, None, None, None])}},
     }
-    learnt = {"params": params, "opt_state": jax.tree.map(jnp.ones_like, params), "obs_stats": number}
+    learnt = Learnt(params=params, opt_state=jax.tree.map(jnp.ones_like, params), obs_stats=number)
     ints = jnp.zeros(members, jnp.int32)
     hypers = Hypers(
         lr=1e-3 * (1 + number / members),
@@ -103,7 +104,7 @@ def test_the_elite_goes_on_as_it_was_and_only_with_elitism():
     assert (new.kind[:, 0] == Kind.ELITE).all()
     assert not (new.kind[:, 1:] == Kind.ELITE).any()
     for leaf, old in zip(
-        jax.tree.leaves((new.inherited, new.hypers)), jax.tree.leaves((before.inherited, before.hypers)), strict=True
+        jax.tree.leaves((new.learnt, new.hypers)), jax.tree.leaves((before.learnt, before.hypers)), strict=True
     ):
         np.testing.assert_array_equal(leaf[:, 0], np.broadcast_to(old[7], leaf[:, 0].shape))
     without = generations(Tournament(elitism=False), fitness)
@@ -181,64 +182,64 @@ def test_noise_on_parameters_is_as_often_and_as_strong_as_said():
 def test_parameters_mutate_in_the_policy_alone_and_the_optimisers_begin_anew():
     new = generations(Tournament(elitism=False), np.arange(MEMBERS), count=20, weights=(0, 0, 1, 0, 0))
     was = 1.0 + new.parent[..., None, None, None]
-    assert (new.inherited["params"]["critic"]["b"]["kernel"] == was).all()
-    actor = new.inherited["params"]["actor"]["a"]["kernel"]
+    assert (new.learnt.params["critic"]["b"]["kernel"] == was).all()
+    actor = new.learnt.params["actor"]["a"]["kernel"]
     assert ((actor != was).mean(axis=(-1, -2, -3)) > 0).mean() > 0.95
     assert abs((actor != was).mean() - 0.1) < 0.01
-    assert all((leaf == 0).all() for leaf in jax.tree.leaves(new.inherited["opt_state"]))
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(new.learnt.opt_state))
 
 
 def test_a_learning_rate_that_changes_forgets_its_own_moments():
     new = generations(Tournament(elitism=False), np.arange(MEMBERS), count=50, weights=(1, 0, 0, 0, 3))
     names = list(RANGES)
     for part, rate in (("actor", "lr"), ("critic", "critic_lr")):
-        moments = jax.tree.leaves(new.inherited["opt_state"][part])[0].reshape(50, MEMBERS, -1)
+        moments = jax.tree.leaves(new.learnt.opt_state[part])[0].reshape(50, MEMBERS, -1)
         forgot = (new.kind == Kind.HYPER) & (new.changed == names.index(rate))
         assert forgot.any()
         assert (moments[forgot] == 0).all()
         assert (moments[~forgot] == 1).all()
     kept = generations(Tournament(reset_optimiser=False), np.arange(MEMBERS), count=5, weights=(1, 0, 0, 0, 3))
-    assert all((leaf == 1).all() for leaf in jax.tree.leaves(kept.inherited["opt_state"]))
+    assert all((leaf == 1).all() for leaf in jax.tree.leaves(kept.learnt.opt_state))
 
 
 @pytest.mark.parametrize(("head", "policy"), [("vector", "actor"), ("values", "q")])
 def test_targets_of_a_policy_become_what_its_parameters_mutated_to(head, policy):
     """As in AgileRL, so that the target's first actions are those of the policy that is there now."""
     before = population()
-    params = {policy: before.inherited["params"]["actor"], "critic": before.inherited["params"]["critic"]}
-    learnt = before.inherited | {"params": params, "target": jax.tree.map(lambda x: -x, params)}
-    learnt["opt_state"] = jax.tree.map(jnp.ones_like, params)
-    algorithm = dataclasses.replace(ALGORITHM, acting=ALGORITHM.acting._replace(head=head))
+    params = {policy: before.learnt.params["actor"], "critic": before.learnt.params["critic"]}
+    target = jax.tree.map(lambda x: -x, params)
+    learnt = before.learnt.replace(params=params, target=target, opt_state=jax.tree.map(jnp.ones_like, params))
+    algorithm = SimpleNamespace(**vars(ALGORITHM) | {"head": head})
     how = dataclasses.replace(rules(Tournament(), weights=(1, 0, 1, 0, 0)), algorithm=algorithm)
-    evolved = jax.jit(lambda key: evolve(key, before.replace(inherited=learnt), jnp.arange(MEMBERS), how))
+    evolved = jax.jit(lambda key: evolve(key, before.replace(learnt=learnt), jnp.arange(MEMBERS), how))
     new = jax.device_get(evolved(jax.random.PRNGKey(3)))
     was = jax.tree.map(lambda x: np.asarray(x)[new.parent], learnt)
-    mutated, target = new.kind == Kind.PARAMETERS, new.inherited["target"]
+    mutated, target = new.kind == Kind.PARAMETERS, new.learnt.target
     assert 10 < mutated.sum() < 30
-    for now, then, old in zip(*map(jax.tree.leaves, (target, new.inherited["params"], was["target"])), strict=True):
+    for now, then, old in zip(*map(jax.tree.leaves, (target, new.learnt.params, was.target)), strict=True):
         assert (now[~mutated] == old[~mutated]).all()
         assert then.shape == now.shape
     np.testing.assert_array_equal(
-        jax.tree.leaves(target[policy])[0][mutated], jax.tree.leaves(new.inherited["params"][policy])[0][mutated]
+        jax.tree.leaves(target[policy])[0][mutated], jax.tree.leaves(new.learnt.params[policy])[0][mutated]
     )
-    jax.tree.map(np.testing.assert_array_equal, target["critic"], was["target"]["critic"])
+    jax.tree.map(np.testing.assert_array_equal, target["critic"], was.target["critic"])
 
 
 def test_optimisers_begin_anew_with_parameters_architecture_and_activation():
     new = generations(Tournament(), np.arange(MEMBERS), count=20, weights=(1, 1, 1, 1, 0))
     anew = np.isin(new.kind, [Kind.PARAMETERS, Kind.ARCHITECTURE, Kind.ACTIVATION])
     assert len(np.unique(new.kind)) == 5
-    for moments in jax.tree.leaves(new.inherited["opt_state"]):
+    for moments in jax.tree.leaves(new.learnt.opt_state):
         assert (moments[anew] == 0).all() and (moments[~anew] == 1).all()
 
 
 def test_a_learning_rate_of_the_whole_optimiser_forgets_all_of_it():
     how = rules(Tournament(elitism=False), weights=(0, 0, 0, 0, 1))
-    how = dataclasses.replace(how, algorithm=dataclasses.replace(ALGORITHM, learning_rates={"lr": ()}))
+    how = dataclasses.replace(how, algorithm=SimpleNamespace(**vars(ALGORITHM) | {"learning_rates": {"lr": ()}}))
     new = jax.jit(lambda key: evolve(key, population(), jnp.arange(MEMBERS), how))(jax.random.PRNGKey(0))
     forgot = new.changed == list(RANGES).index("lr")
     assert forgot.any()
-    for moments in jax.tree.leaves(new.inherited["opt_state"]):
+    for moments in jax.tree.leaves(new.learnt.opt_state):
         assert (moments[forgot] == 0).all() and (moments[~forgot] == 1).all()
 
 
@@ -246,7 +247,7 @@ def test_a_clone_is_a_copy_of_all_that_was_learnt():
     new = generations(Tournament(), np.arange(MEMBERS), count=5, weights=(1, 0, 0, 0, 0))
     before = population()
     for leaf, old in zip(
-        jax.tree.leaves((new.inherited, new.hypers)), jax.tree.leaves((before.inherited, before.hypers)), strict=True
+        jax.tree.leaves((new.learnt, new.hypers)), jax.tree.leaves((before.learnt, before.hypers)), strict=True
     ):
         np.testing.assert_array_equal(leaf, np.asarray(old)[new.parent])
 
@@ -295,7 +296,7 @@ def test_if_all_are_lost_all_try_again(scheme):
         assert (new.kind == Kind.FRESH).all()
     else:
         assert (new.parent == np.arange(MEMBERS)).all()
-    assert (new.inherited["obs_stats"] == np.arange(MEMBERS)).all()
+    assert (new.learnt.obs_stats == np.arange(MEMBERS)).all()
     assert (new.hypers.gamma == population().hypers.gamma).all()
     assert not new.diverged.any()
 
@@ -315,7 +316,7 @@ def test_pbt_replaces_the_worst_fifth_by_the_best_fifth():
         ratio = getattr(new.hypers, name) / np.asarray(getattr(before, name))[new.parent]
         np.testing.assert_allclose(np.unique(ratio[:, worst].round(4)), [0.8, 1.2])
         assert (ratio[:, ~worst] == 1).all()
-    assert all((leaf == 1).all() for leaf in jax.tree.leaves(new.inherited["opt_state"]))
+    assert all((leaf == 1).all() for leaf in jax.tree.leaves(new.learnt.opt_state))
     none = generations(Pbt(exploit=0.0), fitness, count=3)
     assert (none.kind == Kind.KEPT).all()
 
@@ -343,7 +344,7 @@ def test_pbt_draws_anew_from_the_ranges():
     np.testing.assert_allclose(np.quantile(place, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.05)
     np.testing.assert_allclose(np.quantile(new.hypers.ent_coef[drawn], [0.1, 0.5, 0.9]), [0.01, 0.05, 0.09], atol=0.005)
     np.testing.assert_allclose(np.quantile(new.hypers.gamma[drawn], [0.0, 0.5, 1.0]), [0.5, 0.7, 0.9], atol=0.02)
-    moments = jax.tree.leaves(new.inherited["opt_state"])[0].reshape(*drawn.shape, -1)
+    moments = jax.tree.leaves(new.learnt.opt_state)[0].reshape(*drawn.shape, -1)
     assert (moments[drawn] == 0).all()
     assert (moments[~drawn] == 1).all()
 
@@ -356,7 +357,7 @@ def test_a_sub_population_of_which_nobody_is_left_starts_from_the_best_of_the_ot
     new = generations(scheme, fitness, count=10, before=before)
     assert (new.parent[:, 20:] == 19).all()
     assert (new.kind[:, 20:] == Kind.EXPLORE).all()
-    assert (new.inherited["obs_stats"][:, 20:] == 19).all()
+    assert (new.learnt.obs_stats[:, 20:] == 19).all()
     ratio = new.hypers.lr[:, 20:] / before.hypers.lr[19]
     np.testing.assert_allclose(np.unique(ratio.round(4)), [0.8, 1.25])
     assert (new.parent[:, :20] < 20).all()
@@ -482,7 +483,7 @@ def test_a_migrant_s_learning_rate_that_changes_forgets_the_moments():
     new = generations(scheme, np.arange(MEMBERS)[::-1], count=3, before=before)
     came = new.kind == Kind.MIGRANT
     assert (np.nonzero(came)[1] >= 20).all() and came.any()
-    actor, critic = (jax.tree.leaves(new.inherited["opt_state"][part])[0] for part in ("actor", "critic"))
+    actor, critic = (jax.tree.leaves(new.learnt.opt_state[part])[0] for part in ("actor", "critic"))
     assert (actor[came] == 0).all()  # lr is that of the best of the slow
     assert (critic[came] == 1).all()  # critic_lr is the same in all members
 
@@ -589,12 +590,12 @@ def test_populations_never_mix(scheme):
     poison = jnp.arange(40) >= 20
     mark = jnp.where(poison, 1e6, 1.0)
     both = both.replace(
-        inherited=both.inherited | {"obs_stats": mark}, hypers=both.hypers.replace(gamma=jnp.where(poison, 0.5, 0.9))
+        learnt=both.learnt.replace(obs_stats=mark), hypers=both.hypers.replace(gamma=jnp.where(poison, 0.5, 0.9))
     )
     fitness = jnp.where(poison, 1e6, 0.0) + jnp.arange(40) % 7
     keys = jax.random.split(jax.random.PRNGKey(0), 40)
     new = jax.jit(lambda *given: select(*given, how, runs=40))(keys, both, fitness)
-    np.testing.assert_array_equal(new.inherited["obs_stats"], mark)
+    np.testing.assert_array_equal(new.learnt.obs_stats, mark)
     np.testing.assert_array_equal(new.hypers.gamma, jnp.where(poison, 0.5, 0.9))
     alone = jax.jit(lambda *given: evolve(*given, how))(keys[0], jax.tree.map(lambda x: x[:20], both), fitness[:20])
     for leaf, one in zip(jax.tree.leaves(new), jax.tree.leaves(alone), strict=True):
@@ -607,7 +608,7 @@ def test_runs_that_fill_up_the_devices_do_not_evolve():
     keys = jax.random.split(jax.random.PRNGKey(0), 23)
     new = jax.jit(lambda *given: select(*given, how, runs=20))(keys, padded, jnp.arange(23.0))
     assert (new.parent[:20] < 20).all()
-    np.testing.assert_array_equal(new.inherited["obs_stats"][20:], padded.inherited["obs_stats"][20:])
+    np.testing.assert_array_equal(new.learnt.obs_stats[20:], padded.learnt.obs_stats[20:])
 
 
 def test_the_first_values_are_the_recipe_s_and_draws_from_the_whole_range():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from jax import export as jax_export
 from safetensors.numpy import load_file
 
 import shoal
+from shoal.algorithm import algorithm_in
 from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
 from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
@@ -33,7 +33,7 @@ from shoal.export.compiled import load_compiled
 from shoal.export.deploy import Policy, PolicyError, load_policy
 from shoal.nn import models, networks
 from shoal.nn.models import Inputs, Model
-from tests.baselines.toy import toy
+from tests.baselines.toy import toy, with_methods
 from tests.conftest import ROOT
 
 STEPS, ENVS, AGENTS, SIZE = 4, 3, 3, 14
@@ -78,7 +78,7 @@ def drawn(like):
 
 def policy_like(algorithm, hypers):
     """A policy of the algorithm's shapes."""
-    return drawn(jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.PRNGKey(0), hypers))))
+    return drawn(jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.PRNGKey(0), hypers).learnt)))
 
 
 def steps_of(space, seed: int = 0) -> dict[str, np.ndarray]:
@@ -108,9 +108,9 @@ def by_jax(algorithm, policy, steps, agent_id: bool) -> np.ndarray:
         never, state = jnp.zeros(ENVS, bool), jnp.zeros((ENVS, 4))
         seen = TimeStep(x["obs"], state, x["mask"], x["obs"][..., 0], never, never, x["alive"], {})
         carry = jax.tree.map(lambda leaf: jnp.where(x["first"][:, None, None], 0.0, leaf), carry)
-        return algorithm.acting.act(policy, carry, seen, jax.random.PRNGKey(0), True)
+        return algorithm.act(policy, carry, seen, jax.random.PRNGKey(0), True)
 
-    return np.asarray(jax.jit(lambda x: jax.lax.scan(act, algorithm.acting.initial_carry(ENVS), x)[1])(steps))
+    return np.asarray(jax.jit(lambda x: jax.lax.scan(act, algorithm.initial_memory(ENVS), x)[1])(steps))
 
 
 def exported(config, algorithm, policy, base: Env) -> Policy:
@@ -156,7 +156,7 @@ def test_every_file_acts_by_numpy_as_by_jax(name, kind, changes):
     module, small = FILES[name]
     config = module.Config(**{"total_steps": 64, "num_envs": 4, "rollout_length": 8} | small | changes)
     base = TimeLimit(Still(kind))
-    algorithm = module.make(config, base)
+    algorithm = algorithm_in(module)(config, base)
     policy = policy_like(algorithm, module.Hypers())
     steps = steps_of(base.action_space)
     played = exported(config, algorithm, policy, base)
@@ -261,7 +261,7 @@ FACTS = {"algorithm": "ippo_rnn", "environment": "test/toy"}
 def saved(tmp_path_factory):
     """The toy's policy with a memory and ids, as numpy and as JAX play it."""
     config = ippo_rnn_smax.Config(num_envs=4, rollout_length=8, actor=RNN, critic=RNN, agent_id=True, sharing="group")
-    algorithm = ippo_rnn_smax.make(config, toy())
+    algorithm = ippo_rnn_smax.IPPO(config, toy())
     policy = policy_like(algorithm, ippo_rnn_smax.Hypers())
     out = tmp_path_factory.mktemp("saved") / "team"
     return export.save(out, config, algorithm, policy, FACTS, with_jax=True), (config, algorithm, policy)
@@ -421,15 +421,15 @@ def test_damaged_files_get_one_line(copy, tmp_path):
 def test_nothing_is_exported_that_plays_differently(saved, tmp_path):
     _, (config, algorithm, policy) = saved
 
-    def contrary(*arguments):
-        carry, action = algorithm.acting.act(*arguments)
+    def contrary(self, *arguments):
+        carry, action = algorithm.act(*arguments)
         return carry, 1 - action
 
-    other = dataclasses.replace(algorithm, acting=algorithm.acting._replace(act=contrary))
+    other = with_methods(algorithm, act=contrary)
     with pytest.raises(UserError, match="numpy does not play this policy as JAX does"):
         export.save(tmp_path / "out", config, other, policy, FACTS)
     assert not list((tmp_path / "out").iterdir())
-    silent = dataclasses.replace(algorithm, acting=algorithm.acting._replace(head=""))
+    silent = with_methods(algorithm, head="")
     with pytest.raises(UserError, match=r"does not say how outputs become actions .* jax=true"):
         export.save(tmp_path / "out", config, silent, policy, FACTS)
     (tmp_path / "file").write_text("")
@@ -448,7 +448,7 @@ class Mine(nn.Module):
 def test_a_network_of_ones_own_needs_jax(monkeypatch, tmp_path):
     monkeypatch.setitem(models.TORSOS, "mine", models.Entry(lambda model, inputs: Mine(), mixes=False))
     config = ippo_ff_mpe.Config(num_envs=4, rollout_length=8, actor=Model("mine"))
-    algorithm = ippo_ff_mpe.make(config, toy())
+    algorithm = ippo_ff_mpe.IPPO(config, toy())
     policy = policy_like(algorithm, ippo_ff_mpe.Hypers())
     with pytest.raises(UserError, match=r"algo.actor.network=mine: a module of your own.* jax=true writes policy.jax"):
         export.save(tmp_path, config, algorithm, policy, FACTS)
@@ -494,7 +494,7 @@ def still(kind: str, **changes) -> Policy:
     """An IPPO policy of one layer."""
     config = ippo_ff_mpe.Config(num_envs=4, rollout_length=8, actor=FF, critic=FF, **changes)
     base = TimeLimit(Still(kind))
-    algorithm = ippo_ff_mpe.make(config, base)
+    algorithm = ippo_ff_mpe.IPPO(config, base)
     return exported(config, algorithm, policy_like(algorithm, ippo_ff_mpe.Hypers()), base)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 from safetensors.numpy import load_file
 
 import shoal
-from shoal import algorithm, envs
+from shoal import envs
+from shoal.algorithm import TrainState, algorithm_in
 from shoal.baselines.ippo import ippo_ff_mpe, ippo_rnn_smax
 from shoal.baselines.maddpg import maddpg_ff_mpe
 from shoal.baselines.mappo import mappo_ff_vmas, mappo_rnn_smax
@@ -217,15 +218,21 @@ def test_members_begin_with_the_recipe_or_with_draws():
         assert len(np.unique(keys, axis=0)) == 8
 
 
-class Toy(struct.PyTreeNode):
-    """A training that learns nothing: ``inherited`` are the parameters and the optimiser, the rest is the slot's."""
+class ToyLearnt(struct.PyTreeNode):
+    """What a training that learns nothing has learnt."""
 
     params: dict[str, jax.Array]
     opt_state: dict[str, jax.Array]
+
+
+class ToySlot(struct.PyTreeNode):
+    """Where it stands."""
+
     key: jax.Array
     script: jax.Array  # [rounds], what its evaluations come to
-    slot: jax.Array  # NaN in the second round
+    number: jax.Array  # NaN in the second round
     done: jax.Array
+    envs: tuple = ()
 
 
 class ToyHypers(struct.PyTreeNode):
@@ -234,29 +241,28 @@ class ToyHypers(struct.PyTreeNode):
 
 def toy_round(run: RunState, hypers: ToyHypers):
     """Evaluates to what the script says; 100 means that the run diverges."""
-    train, fitness = run.train, run.train.script[run.train.done]
-    weight, moments = train.params["w"], train.opt_state["w"]
-    figures = Table.of({"lr": hypers.lr, "member": weight, "slot": train.slot, "moments": moments})
-    slot = jnp.where(train.done == 1, jnp.nan, train.slot)
-    run = run.replace(train=train.replace(slot=slot, done=train.done + 1), diverged=run.diverged | (fitness == 100))
+    learnt, slot = run.train.learnt, run.train.slot
+    fitness = slot.script[slot.done]
+    weight, moments = learnt.params["w"], learnt.opt_state["w"]
+    figures = Table.of({"lr": hypers.lr, "member": weight, "slot": slot.number, "moments": moments})
+    slot = slot.replace(number=jnp.where(slot.done == 1, jnp.nan, slot.number), done=slot.done + 1)
+    run = run.replace(train=run.train.replace(slot=slot), diverged=run.diverged | (fitness == 100))
     return run, figures, {"episode_return": jnp.stack([fitness - 1, fitness + 1])}
 
 
 def toy(scheme, scripts, population=4):
     """The rounds of a toy with a script ``[R, rounds]``, and two runs more than the populations have."""
-    acting = algorithm.Acting(lambda count: (), lambda *_: ((), jnp.zeros(())))
-    made = algorithm.Algorithm(
-        init=lambda key, hypers: None, update=lambda state, hypers: (state, {}), policy=lambda train: train.params,
-        acting=acting, env=None, steps_per_update=1, num_updates=1,
-        init_optimiser=lambda params, hypers: jax.tree.map(jnp.zeros_like, params),
-    )  # fmt: skip
+    made = SimpleNamespace(
+        head="", learning_rates={}, init_optimiser=lambda params, hypers: jax.tree.map(jnp.zeros_like, params)
+    )
     weights = (1.0, 0.0, 0.0, 0.0, 0.0) if isinstance(scheme, Tournament) else ()
     rules = Rules(scheme, {"lr": Range(1e-4, 1e-2, True)}, made, population, weights)
     runs, rounds = scripts.shape
 
     def start(key, script, number):
         w = {"w": number}
-        train = Toy(w, jax.tree.map(jnp.ones_like, w), key, script, number, jnp.int32(0))
+        learnt = ToyLearnt(w, jax.tree.map(jnp.ones_like, w))
+        train = TrainState(learnt, ToySlot(key, script, number, jnp.int32(0)))
         run = RunState(train, w, jnp.float32(0), jnp.bool_(False), key)
         return generations.start(run, key, ToyHypers(1e-3 * (1 + number / 100)), rules)
 
@@ -313,7 +319,7 @@ def test_selections_of_a_toy_are_by_luck_of_their_own():
     state, told = toy(Tournament(elitism=False, size=1), np.zeros((32, 4)), population=16)
     drawn = told.parent[1:, :32].reshape(6, 16)
     assert len(np.unique(drawn, axis=0)) == 6
-    assert (state.key != state.train.key).any(axis=1).all()
+    assert (state.key != state.train.slot.key).any(axis=1).all()
 
 
 def test_no_setting_but_the_evolution_s_may_change_its_hyperparameters(train):
@@ -343,7 +349,7 @@ def plan_of(module: ModuleType, *words: str) -> Plan:
     ]  # fmt: skip
     extra = [word for word in FILES[module] if not word.startswith("env.kwargs")]
     cfg = compose.check([*small, *extra, *words], name, module.Config, module.Hypers, CONFIG_DIR).config
-    return make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+    return make_plan(algorithm_in(module), cfg, Path("nowhere"))
 
 
 def shapes(tree):
@@ -388,7 +394,7 @@ def test_every_file_evolves(module):
     assert (told.kind[0] == Kind.START).all()
     assert (told.parent[1] == told.fitness[0].argmax()).any()
     assert (told.parent[1] != np.arange(4)).any()  # somebody is an heir, or fresh
-    first, last = (jax.tree.leaves(state.train.params) for state in (before, after))
+    first, last = (jax.tree.leaves(state.train.learnt.params) for state in (before, after))
     assert all(np.isfinite(leaf).all() for leaf in last)
     assert not all(map(np.array_equal, first, last))  # they learn
     for name, (low, high, _) in rules.ranges.items():
@@ -408,13 +414,12 @@ def test_what_a_clone_copies(module):
         )
         assert shapes(after) == shapes(state)
         assert told.fitness.shape == (2, 4)
-        learnt = generations.inherited(state.train, plan.rules)
-        assert {"params", "opt_state"} <= set(learnt)
-        assert not {"key", "env_state", "timestep", "buffer", "updates", "memory"} & set(learnt)
-        for name in ("target", "obs_stats", "value_stats"):
-            assert (name in learnt) == hasattr(state.train, name), name
+        learnt, slot = vars(state.train.learnt), vars(state.train.slot)
+        assert {"params", "opt_state", "updates"} <= set(learnt) and {"key", "envs"} <= set(slot)
+        assert not {"key", "envs", "buffer"} & set(learnt)
+        assert shapes(generations.population_of(state, plan.rules).learnt) == shapes(state.train.learnt)
         parts = {part for parts in plan.algorithm.learning_rates.values() for part in parts}
-        assert parts <= {*state.train.opt_state, "log_alpha"} if parts else True
+        assert parts <= {*state.train.learnt.opt_state, "log_alpha"} if parts else True
 
 
 def test_members_play_the_same_episodes_with_weights_and_luck_of_their_own():
@@ -424,7 +429,7 @@ def test_members_play_the_same_episodes_with_weights_and_luck_of_their_own():
     state = jax.jit(start)(keys, jax.tree.map(jnp.asarray, hypers))
     assert len(np.unique(state.evaluation_key[:4], axis=0)) == 1
     assert len(np.unique(state.evaluation_key, axis=0)) == 2  # populations have their own
-    assert len(np.unique(state.train.key, axis=0)) == 8
+    assert len(np.unique(state.train.slot.key, axis=0)) == 8
     np.testing.assert_array_equal(state.evaluation_key[:, 1], [0] * 4 + [1] * 4)
 
 
@@ -437,7 +442,7 @@ def test_selections_every_second_round():
 
     def one(run, values):  # a higher learning rate is fitter in odd rounds, and less fit in even ones
         run, table, episodes = train(run, values)
-        sign = jnp.where(run.train.updates % 2 == 0, 1e6, -1e6)
+        sign = jnp.where(run.train.learnt.updates % 2 == 0, 1e6, -1e6)
         return run, table, episodes | {"episode_return": episodes["episode_return"] + sign * values.lr}
 
     @jax.jit
@@ -473,8 +478,9 @@ def test_replay_of_a_lost_member_does_not_poison_its_heir(diverged):
         def bad(x):
             return x.at[1].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
-        train = state.train
-        train = train.replace(buffer=jax.tree.map(bad, train.buffer), timestep=jax.tree.map(bad, train.timestep))
+        slot = state.train.slot
+        envs = slot.envs.replace(timestep=jax.tree.map(bad, slot.envs.timestep))
+        train = state.train.replace(slot=slot.replace(buffer=jax.tree.map(bad, slot.buffer), envs=envs))
         return state.replace(
             run=state.run.replace(train=train, diverged=jnp.array([False, diverged])),
             fitness=jnp.array([1.0, -jnp.inf]),
@@ -485,18 +491,18 @@ def test_replay_of_a_lost_member_does_not_poison_its_heir(diverged):
     def program(keys, hypers):
         before = poisoned(start(keys, jax.tree.map(jnp.asarray, hypers)))
         after, told = generations.train_rounds(before, one, rules, 2, 2, place())
-        return before.train.key, after, told
+        return before.train.slot.key, after, told
 
     first_keys, after, told = program(keys, hypers)
     assert told.kind[0].tolist() == [Kind.ELITE, Kind.NONE]
     assert told.parent[0].tolist() == [0, 0]
     assert not told.diverged.any()
     assert jnp.isfinite(told.fitness).all()
-    assert all_finite(after.train.params)
+    assert all_finite(after.train.learnt.params)
     # A clone learns from its own slot, with its own key.
     assert (first_keys[0] != first_keys[1]).any()
-    assert (after.train.key[0] != after.train.key[1]).any()
-    assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(after.train.params))
+    assert (after.train.slot.key[0] != after.train.slot.key[1]).any()
+    assert any((leaf[0] != leaf[1]).any() for leaf in jax.tree.leaves(after.train.learnt.params))
 
 
 def test_a_population_that_has_diverged_learns_again():
@@ -509,17 +515,19 @@ def test_a_population_that_has_diverged_learns_again():
         return jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     first = jax.jit(start)(keys, jax.tree.map(jnp.asarray, hypers))
-    before = first.train
-    train = before.replace(buffer=jax.tree.map(bad, before.buffer), timestep=jax.tree.map(bad, before.timestep))
+    before, slot = first.train.learnt, first.train.slot
+    envs_of_nan = slot.envs.replace(timestep=jax.tree.map(bad, slot.envs.timestep))
+    train = first.train.replace(slot=slot.replace(buffer=jax.tree.map(bad, slot.buffer), envs=envs_of_nan))
     a_round = jax.jit(lambda state: generations.train_rounds(state, one, plan.rules, 2, 1, place()))
     diverged, told = a_round(first.replace(run=first.run.replace(train=train)))
     assert told.diverged.all()
-    for name in plan.algorithm.learnt(before):
-        jax.tree.map(np.testing.assert_array_equal, getattr(before, name), getattr(diverged.train, name))
+    jax.tree.map(np.testing.assert_array_equal, before, diverged.train.learnt)
     after, told = a_round(diverged)
     assert not told.diverged.any()
-    assert all_finite((after.train.params, after.train.target, after.train.obs_stats))
-    assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (before.target, after.train.target)), strict=True))
+    assert all_finite(after.train.learnt)
+    assert any(
+        (x != y).any() for x, y in zip(*map(jax.tree.leaves, (before.target, after.train.learnt.target)), strict=True)
+    )
 
 
 def test_whoever_diverges_counts_for_nothing(train, capsys):
@@ -557,7 +565,7 @@ def test_a_fresh_draw_begins_anew():
             generations.train_slot(worked, values, jnp.int32(kind), jnp.bool_(False), told, plan.rules)
             for kind in (Kind.FRESH, Kind.KEPT)
         ]
-        return worked.train, plan.algorithm.init(worked.train.key, values), *renewed
+        return worked.train, plan.algorithm.init(worked.train.slot.key, values), *renewed
 
     worked, begun, fresh, kept = program(*one)
     jax.tree.map(np.testing.assert_array_equal, begun, fresh)
@@ -592,7 +600,7 @@ def test_a_mistake_is_one_line(words, answer):
         name, module = "ippo_ff_mpe", ippo_ff_mpe
         compose.register(module.Config, module.Hypers, name=name)
         cfg = compose.check([*words, *made], name, module.Config, module.Hypers, CONFIG_DIR).config
-        make_plan(module.make, module.Config, module.Hypers, cfg, Path("nowhere"))
+        make_plan(algorithm_in(module), cfg, Path("nowhere"))
     assert answer in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -640,11 +648,11 @@ def test_an_evolution_that_goes_on_keeps_its_chunks():
     OmegaConf.set_struct(cfg, False)
     cfg.updates_per_chunk, cfg.rounds_per_chunk = plan.updates_per_chunk, plan.rounds_per_chunk
     cfg.total_steps = cfg.algo.total_steps = 32 * 127
-    longer = make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    longer = make_plan(ippo_ff_mpe.IPPO, cfg, Path("nowhere"))
     assert (longer.updates_per_round, longer.rounds_per_chunk, longer.chunks) == (4, 4, 8)
     cfg.updates_per_chunk = 21
     del cfg.rounds_per_chunk  # it was 7, of 3 updates
-    old = make_plan(ippo_ff_mpe.make, ippo_ff_mpe.Config, ippo_ff_mpe.Hypers, cfg, Path("nowhere"))
+    old = make_plan(ippo_ff_mpe.IPPO, cfg, Path("nowhere"))
     assert (old.updates_per_round, old.rounds_per_chunk, old.chunks) == (3, 7, 7)
 
 
@@ -706,18 +714,18 @@ def test_optimisers_begin_anew_with_an_architecture():
     @jax.jit
     def program(keys, hypers):
         before = generations.population_of(start(keys, jax.tree.map(jnp.asarray, hypers)), rules)
-        at_work = jax.tree.map(lambda x: x + 1, before.inherited["opt_state"])
-        before = before.replace(inherited=before.inherited | {"opt_state": at_work})
+        at_work = jax.tree.map(lambda x: x + 1, before.learnt.opt_state)
+        before = before.replace(learnt=before.learnt.replace(opt_state=at_work))
         return before, generations.select(keys, before, jnp.arange(4.0), rules, 4)
 
     before, new = jax.device_get(program(keys, hypers))
     assert new.kind.tolist() == [Kind.ELITE] + 3 * [Kind.ARCHITECTURE]
-    for was, now in zip(*(jax.tree.leaves(p.inherited["opt_state"]) for p in (before, new)), strict=True):
+    for was, now in zip(*(jax.tree.leaves(p.learnt.opt_state) for p in (before, new)), strict=True):
         np.testing.assert_array_equal(now[0], was[3])
         assert (now[0] == 1).all()
         assert (now[1:] == 0).all()
-    jax.tree.map(np.testing.assert_array_equal, new.inherited["target"], new.inherited["params"])
-    widths, wide = (jax.vmap(elastic.describe)(p.inherited["params"]) for p in (before, new))
+    jax.tree.map(np.testing.assert_array_equal, new.learnt.target, new.learnt.params)
+    widths, wide = (jax.vmap(elastic.describe)(p.learnt.params) for p in (before, new))
     for member in (1, 2, 3):
         assert any(wide[name][member] != widths[name][new.parent[member]] for name in wide)
 
@@ -739,8 +747,8 @@ def test_architectures_evolve_and_the_winner_s_is_plain(train):
     assert network["widths"] == [row[f"actor/width_{layer}"] for layer in range(row["actor/depth"])]
     assert network["activation"] == row["actor/activation"]
     cfg = compose.compose("winner", [], str(place))
-    plain = ippo_ff_mpe.make(build(cfg.algo, "algo.", ippo_ff_mpe.Config), envs.make("matrix/climbing"))
-    policy = jax.eval_shape(lambda: plain.init(jax.random.PRNGKey(0), ippo_ff_mpe.Hypers())).params["actor"]
+    plain = ippo_ff_mpe.IPPO(build(cfg.algo, "algo.", ippo_ff_mpe.Config), envs.make("matrix/climbing"))
+    policy = jax.eval_shape(lambda: plain.init(jax.random.PRNGKey(0), ippo_ff_mpe.Hypers())).learnt.params["actor"]
     layers = [policy["MLP_0"][f"Dense_{layer}"]["kernel"].shape[-1] for layer in range(row["actor/depth"])]
     assert layers == network["widths"]
     assert not elastic.has(policy)

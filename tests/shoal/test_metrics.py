@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from shoal.algorithm import Acting, Algorithm
 from shoal.envs.base import Discrete, Env, TimeStep
 from shoal.envs.wrappers import TimeLimit
 from shoal.rl import metrics
@@ -132,8 +132,8 @@ def test_an_evaluation_stops_counting_where_each_episode_ends():
         assert greedy == "yes"
         return carry + policy, jnp.stack([carry, timestep.obs[:, 1, 1].astype(jnp.int32)], axis=-1)
 
-    acting = Acting(lambda count: jnp.zeros(count, jnp.int32), act)
-    algorithm = Algorithm(None, None, None, acting, TimeLimit(Uneven()), steps_per_update=1, num_updates=1)
+    memory = partial(jnp.zeros, dtype=jnp.int32)
+    algorithm = SimpleNamespace(env=TimeLimit(Uneven()), initial_memory=memory, act=act)
     _, played = evaluate(algorithm, 2, jax.random.PRNGKey(1), 64, "yes")
     lengths = np.asarray(played["episode_length"]).astype(int)
     assert set(lengths) == {1, 2, 3, 4}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from flax import struct
 
 from shoal.rl import normalisation
+from shoal.rl.groups import Groups
 
 POLICY_OF = np.array([0, 0, 1])
+POLICIES = Groups(POLICY_OF)
 
 
 def batches(poison: float, count: int = 3):
@@ -51,7 +54,7 @@ def value_batches(poison: float, count: int):
 def test_returns_have_unit_scale_under_the_statistics_of_their_policy(poison):
     stats, seen = normalisation.init_values(2), ([], [])
     for target, alive in value_batches(poison, 4):
-        stats = normalisation.update_values(stats, target, alive, POLICY_OF)
+        stats = normalisation.update_values(stats, target, alive, POLICIES)
         for policy in range(2):
             seen[policy].append(target[:, policy == POLICY_OF][alive[:, policy == POLICY_OF]])
     for policy in range(2):  # every batch weighs alike at first
@@ -63,7 +66,7 @@ def test_returns_have_unit_scale_under_the_statistics_of_their_policy(poison):
 
 def test_one_batch_is_scaled_to_mean_zero_and_variance_one_and_back():
     target, alive = next(iter(value_batches(0.0, 1)))
-    stats = normalisation.update_values(normalisation.init_values(2), target, alive, POLICY_OF)
+    stats = normalisation.update_values(normalisation.init_values(2), target, alive, POLICIES)
     scaled = np.asarray(normalisation.from_reward_units(stats, target, POLICY_OF))
     for policy in range(2):
         mine = scaled[:, policy == POLICY_OF][alive[:, policy == POLICY_OF]]
@@ -80,17 +83,25 @@ def test_old_returns_are_forgotten():
     for mean in (0.0, 100.0):
         for _ in range(5 * normalisation.BATCHES_KEPT):
             target = mean + np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
-            stats = normalisation.update_values(stats, target, alive, policy_of)
+            stats = normalisation.update_values(stats, target, alive, Groups(policy_of))
     assert abs(stats.mean[0] - 100.0) < 2.0
 
 
 def test_a_policy_whose_agents_are_all_dead_keeps_its_statistics():
     target, alive = next(iter(value_batches(0.0, 1)))
-    stats = normalisation.update_values(normalisation.init_values(2), target, alive, POLICY_OF)
-    after = normalisation.update_values(stats, 9 * target, alive & np.array([True, True, False]), POLICY_OF)
+    stats = normalisation.update_values(normalisation.init_values(2), target, alive, POLICIES)
+    after = normalisation.update_values(stats, 9 * target, alive & np.array([True, True, False]), POLICIES)
     for old, new in zip(jax.tree.leaves(stats), jax.tree.leaves(after), strict=True):
         assert old[0] != new[0]
         assert old[1] == new[1]
+
+
+class Rows(struct.PyTreeNode):
+    """What ``follow_returns`` reads of a batch."""
+
+    value: np.ndarray
+    target: np.ndarray
+    earning: np.ndarray
 
 
 def test_popart_changes_statistics_and_no_value():
@@ -98,14 +109,15 @@ def test_popart_changes_statistics_and_no_value():
     features = rng.normal(size=(20, 6)).astype(np.float32)
     head = {"kernel": rng.normal(size=(2, 6, 3)), "bias": rng.normal(size=(2, 3))}  # two policies, three values
     target, alive = next(iter(value_batches(0.0, 1)))
-    old = normalisation.update_values(normalisation.init_values(2), target, alive, POLICY_OF)
+    old = normalisation.update_values(normalisation.init_values(2), target, alive, POLICIES)
 
     def values(stats, head):
         outputs = np.einsum("bf,pfv->bpv", features, head["kernel"]) + head["bias"]  # [20, P, 3]
         return np.asarray(normalisation.to_reward_units(stats, np.moveaxis(outputs, 1, 2), np.arange(2)))
 
     for kind in normalisation.VALUE_NORMS:
-        stats, critic = normalisation.follow_returns(kind, old, {"head": head}, 5 + 30 * target, alive, POLICY_OF)
+        batch = Rows(value=target, target=5 + 30 * target, earning=alive)
+        stats, critic, _ = normalisation.follow_returns(kind, old, {"head": head}, batch, POLICIES)
         assert (stats is old) == (kind == "none")
         assert (critic["head"] is head) == (kind != "popart")
         kept = np.allclose(values(old, head), values(stats, critic["head"]), rtol=1e-4, atol=1e-3)

@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
         patch.setattr(sys, "argv", [str(SCRIPT), *SMALL, *words, f"run.dir={folder}"])
         from shoal.cli import main
 
-        main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+        main(ippo.IPPO)
     return folder
 
 

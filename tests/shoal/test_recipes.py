@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from shoal import envs
+from shoal.algorithm import algorithm_in
 from shoal.config import compose
 from shoal.config.named import CONFIG_DIR, algorithms
 from shoal.config.settings import build, check_settings
@@ -38,7 +39,7 @@ def test_a_recipe_is_chosen_by_its_environment(recipe):
     _, plain = composed(file, *words)
     assert cfg != plain or env == plain.env.name
     made = envs.make(cfg.env.name, **cfg.env.kwargs)
-    module.make(build(cfg.algo, "algo.", module.Config), made)  # and it fits the environment
+    algorithm_in(module)(build(cfg.algo, "algo.", module.Config), made)  # and it fits the environment
 
 
 def test_the_command_line_goes_over_a_recipe():
@@ -67,11 +68,11 @@ NAMED = {
     "vdn": {"mixer": "vdn"},
     "iql": {"mixer": "none"},
     "pqn_vdn": {"mixer": "vdn"},
-    "maddpg": {"critic": "central", "twin": False, "distributional": False},
+    "maddpg": {"critic": "central", "twin": False},
     "iddpg": {"critic": "local", "twin": False},
     "matd3": {"critic": "central", "twin": True, "policy_delay": 2},
     "itd3": {"critic": "local", "twin": True, "policy_delay": 2},
-    "mad4pg": {"critic": "central", "distributional": True, "n_step": 3},
+    "mad4pg": {"n_step": 3},
     "masac": {"critic": "central"},
     "isac": {"critic": "local"},
 }
@@ -86,7 +87,7 @@ def test_a_named_algorithm_is_a_yaml_over_its_file(name):
     assert NAMED.get(name, {}).items() <= dict(cfg.algo).items()
     assert NUMBERS.get(name, {}).items() <= dict(cfg.hypers).items()
     made = envs.make(cfg.env.name, **cfg.env.kwargs)
-    module.make(build(cfg.algo, "algo.", module.Config), made)
+    algorithm_in(module)(build(cfg.algo, "algo.", module.Config), made)
 
 
 def test_every_algorithm_that_the_issue_names_is_there():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +9,10 @@ import pytest
 from scipy import stats
 
 from shoal import envs
-from shoal.baselines.maddpg import maddpg_ff_mpe
-from shoal.baselines.masac import masac_ff_vmas
-from shoal.baselines.qmix import qmix_rnn_mpe
+from shoal.baselines.maddpg.mad4pg_ff_mpe import MAD4PG
+from shoal.baselines.maddpg.maddpg_ff_mpe import MADDPG
+from shoal.baselines.masac.masac_ff_vmas import MASAC
+from shoal.baselines.qmix.qmix_rnn_mpe import QMIX
 from shoal.errors import UserError
 from shoal.rl import replay
 
@@ -188,19 +187,18 @@ class Asks(replay.Replay):
         raise Asked(float(beta))
 
 
-@pytest.mark.parametrize("module", [maddpg_ff_mpe, masac_ff_vmas, qmix_rnn_mpe])
-def test_beta_rises_to_one_over_the_training(module):
-    env = envs.make("mpe/simple")
-    config = module.Config(total_steps=3200, num_envs=4, rollout_length=8, replay="prioritised")
-    setup = module.make(config, env).update.keywords["setup"]
-    object.__setattr__(setup, "replay", Asks("prioritised", 1000, config.batch_size))
-    hypers, asked = module.Hypers(priority_beta=0.4), []
+@pytest.mark.parametrize("kind", [MADDPG, MAD4PG, MASAC, QMIX])
+def test_beta_rises_to_one_over_the_training(kind):
+    config = kind.Config(total_steps=3200, num_envs=4, rollout_length=8, replay="prioritised")
+    algorithm = kind(config, envs.make("mpe/simple"))
+    algorithm.replay = Asks("prioritised", 1000, config.batch_size)
+    hypers, asked = kind.Hypers(priority_beta=0.4), []
+    like = jax.eval_shape(algorithm.init, jax.random.PRNGKey(0), hypers)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like.learnt)
     for updates in (0, 50, 100, 200):
-        state = SimpleNamespace(
-            updates=jnp.int32(updates), buffer=None, params={}, target={}, opt_state={}, gradient_steps=jnp.int32(0)
-        )
+        learnt = nothing.replace(updates=jnp.int32(updates))
         with pytest.raises(Asked) as error:
-            module.learn(state, jax.random.PRNGKey(0), hypers, setup)
+            algorithm.learn(learnt, None, jax.random.PRNGKey(0), hypers)
         asked.append(error.value.args[0])
     np.testing.assert_allclose(asked, [0.4, 0.7, 1.0, 1.0], rtol=1e-6)
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.rl.returns import gae, lambda_returns, masked_mean, mean_by, n_step_returns, normalise
+from shoal.rl.groups import Groups
+from shoal.rl.returns import gae, lambda_returns, masked_mean, n_step_returns
 
 
 def plain_gae(reward, value, next_value, terminated, ended, gamma, lam):
@@ -62,21 +63,21 @@ def some_hidden():
     return x, where, [x[:, group == IDS][where[:, group == IDS]] for group in range(3)]
 
 
-def test_mean_by_is_the_mean_of_each_groups_entries():
+def test_a_mean_is_of_each_groups_entries():
     x, where, entries = some_hidden()
     expected = [entries[0].mean(), entries[1].mean(), 0.0]
-    np.testing.assert_allclose(mean_by(IDS, x, where), expected, rtol=1e-5)
+    np.testing.assert_allclose(Groups(IDS).mean(x, where), expected, rtol=1e-5)
     alone = np.zeros(4, int)
-    np.testing.assert_allclose(mean_by(alone, x, where), [np.concatenate(entries).mean()], rtol=1e-5)
+    np.testing.assert_allclose(Groups(alone).mean(x, where), [np.concatenate(entries).mean()], rtol=1e-5)
 
 
 def test_normalise_is_inside_each_group_and_over_living_entries_only():
     x, where, entries = some_hidden()
-    ours = np.asarray(normalise(x, where, IDS))
+    ours = np.asarray(Groups(IDS).normalise(x, where))
     for group in range(2):
         mine = ours[:, group == IDS][where[:, group == IDS]]
         np.testing.assert_allclose(mine, (entries[group] - entries[group].mean()) / entries[group].std(), rtol=1e-4)
-    louder = np.asarray(normalise(x * np.array([1e3, 1e3, 1, 1], np.float32), where, IDS))
+    louder = np.asarray(Groups(IDS).normalise(x * np.array([1e3, 1e3, 1, 1], np.float32), where))
     np.testing.assert_array_equal(louder[:, 2], ours[:, 2])
     np.testing.assert_allclose(louder[:, :2], ours[:, :2], rtol=1e-4)
 

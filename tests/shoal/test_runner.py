@@ -273,8 +273,10 @@ def test_loading_executes_no_code(train, tmp_path):
     folder = train()
     env = envs.make("mpe/simple_spread")
     config = ippo.Config(num_envs=4, rollout_length=8, actor=TINY, critic=TINY)
-    algorithm = ippo.make(config, env)
-    like = jax.eval_shape(lambda key: algorithm.policy(algorithm.init(key, ippo.Hypers())), jax.random.PRNGKey(0))
+    algorithm = ippo.IPPO(config, env)
+    like = jax.eval_shape(
+        lambda key: algorithm.policy(algorithm.init(key, ippo.Hypers()).learnt), jax.random.PRNGKey(0)
+    )
     policy = policies.load(folder, like, run=1)
     stored = load_file(folder / policies.FILE)
     np.testing.assert_array_equal(policy["actor"]["head"]["kernel"], stored["best/actor/head/kernel"][1])
@@ -294,13 +296,13 @@ def test_loading_executes_no_code(train, tmp_path):
 
 def test_evaluation_is_one_whole_episode_per_environment(train):
     config = ippo.Config(num_envs=2, rollout_length=8, actor=TINY, critic=TINY)
-    algorithm = ippo.make(config, envs.make("mpe/simple_spread"))
+    algorithm = ippo.IPPO(config, envs.make("mpe/simple_spread"))
     state = algorithm.init(jax.random.PRNGKey(0), ippo.Hypers())
-    policy = algorithm.policy(state)
+    policy = algorithm.policy(state.learnt)
     next_key, values = evaluate(algorithm, policy, jax.random.PRNGKey(5), 3, True)
     assert not np.array_equal(next_key, jax.random.PRNGKey(5))
     np.testing.assert_array_equal(values["episode_length"], [25, 25, 25])
-    step, act = jax.jit(algorithm.env.step), jax.jit(algorithm.acting.act, static_argnums=4)
+    step, act = jax.jit(algorithm.env.step), jax.jit(algorithm.act, static_argnums=4)
     for episode, key in enumerate(split(jax.random.PRNGKey(5), 1 + 3 + 25)[1:4]):
         env_state, timestep = algorithm.env.reset(key)
         total = np.zeros(3)

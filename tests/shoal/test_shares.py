@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from functools import partial
 from types import SimpleNamespace
@@ -11,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.baselines.maddpg import maddpg_ff_mpe
-from shoal.baselines.masac import masac_ff_vmas
-from shoal.baselines.qmix import qmix_rnn_mpe
+from shoal.baselines.maddpg.mad4pg_ff_mpe import MAD4PG
+from shoal.baselines.maddpg.maddpg_ff_mpe import MADDPG
+from shoal.baselines.masac.masac_ff_vmas import MASAC
+from shoal.baselines.qmix.qmix_rnn_mpe import QMIX
 from shoal.nn.models import Model
-from shoal.rl import replay, shares
-from tests.baselines.toy import differ, finite, prepare, toy
+from shoal.rl import minibatches, replay, shares
+from tests.baselines.toy import differ, finite, prepare, toy, with_config
 
 close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
 same = partial(jax.tree.map, np.testing.assert_array_equal)
@@ -69,17 +71,17 @@ def test_weights_and_priorities_of_what_counts():
 def test_on_policy_shares_equal_smaller_sizes(name, monkeypatch):
     """Half of the epochs is a training of half as many; half of the rows a loss of these, whatever the others hold."""
     ready = prepare(name)
-    module, first = ready.module, ready.after
+    first = ready.after
     order = np.random.default_rng(0).permuted(np.tile(np.arange(48 if name == "ippo_ff" else 4), (4, 1)), axis=1)
-    monkeypatch.setattr(module, "permutations", lambda key, count, size: jnp.asarray(order[:count]))
+    monkeypatch.setattr(minibatches, "permutations", lambda key, count, size: jnp.asarray(order[:count]))
 
     def learner(**changes):
-        setup = dataclasses.replace(ready.setup, config=dataclasses.replace(ready.setup.config, **changes))
-        return jax.jit(lambda batch, hypers: module.learn(first, batch, first.key, hypers, setup))
+        algorithm = with_config(ready.algorithm, **changes)
+        return jax.jit(lambda batch, hypers: algorithm.learn(first.learnt, batch, first.slot.key, hypers))
 
     whole, half = learner(epochs=4), learner(epochs=2)
     masked = learner(epochs=4, elastic_batches=True)
-    hypers = module.Hypers(lr=0.02)
+    hypers = ready.algorithm.Hypers(lr=0.02)
     for plain, epoch_share in ((whole, 1.0), (half, 0.5)):
         expected, got = plain(ready.batch, hypers), masked(ready.batch, hypers.replace(epoch_share=epoch_share))
         jax.tree.map(close, got[0].params, expected[0].params)
@@ -98,7 +100,7 @@ def test_on_policy_shares_equal_smaller_sizes(name, monkeypatch):
     assert differ(poisoned.advantage, ready.batch.advantage)
     got = one(ready.batch, hypers.replace(batch_share=0.5))
     same(one(poisoned, hypers.replace(batch_share=0.5)), got)
-    monkeypatch.setattr(module, "permutations", lambda key, count, size: jnp.asarray(shown)[None])
+    monkeypatch.setattr(minibatches, "permutations", lambda key, count, size: jnp.asarray(shown)[None])
     expected = learner(epochs=1, minibatches=1)(ready.batch, hypers)
     jax.tree.map(close, got[0].params, expected[0].params)
     jax.tree.map(close, got[1], expected[1])
@@ -106,9 +108,10 @@ def test_on_policy_shares_equal_smaller_sizes(name, monkeypatch):
 
 SMALL = {"total_steps": 192, "num_envs": 4, "rollout_length": 5, "gradient_steps": 2, "learning_starts": 0}
 OFF_POLICY = {
-    "maddpg": (maddpg_ff_mpe, {"actor": Model(widths=(8,)), "q": Model(widths=(8,)), "buffer_size": 96}),
-    "masac": (masac_ff_vmas, {"actor": Model(widths=(8,)), "q": Model(widths=(8,)), "buffer_size": 96}),
-    "qmix": (qmix_rnn_mpe, {"q": Model("gru", widths=(8,), hidden=6), "mixer": "vdn", "buffer_size": 96}),
+    "maddpg": (MADDPG, {"actor": Model(widths=(8,)), "q": Model(widths=(8,)), "buffer_size": 96}),
+    "mad4pg": (MAD4PG, {"actor": Model(widths=(8,)), "q": Model(widths=(8,)), "buffer_size": 96}),
+    "masac": (MASAC, {"actor": Model(widths=(8,)), "q": Model(widths=(8,)), "buffer_size": 96}),
+    "qmix": (QMIX, {"q": Model("gru", widths=(8,), hidden=6), "mixer": "vdn", "buffer_size": 96}),
 }
 
 
@@ -127,27 +130,25 @@ class Rows(replay.Replay):
 @pytest.mark.parametrize("name", OFF_POLICY)
 def test_off_policy_shares(name):
     """Hidden rows have no effect; a share of one is all; no steps is no change."""
-    module, small = OFF_POLICY[name]
-    config = module.Config(**SMALL | small, batch_size=4)
-    algorithm = module.make(dataclasses.replace(config, elastic_batches=True), toy())
-    setup = algorithm.update.keywords["setup"]
-    state = jax.jit(
-        lambda: algorithm.update(algorithm.init(jax.random.PRNGKey(0), module.Hypers()), module.Hypers())
-    )()[0]
+    kind, small = OFF_POLICY[name]
+    config = kind.Config(**SMALL | small, batch_size=4)
+    algorithm = kind(dataclasses.replace(config, elastic_batches=True), toy())
+    first = jax.jit(lambda: algorithm.update(algorithm.init(jax.random.PRNGKey(0), kind.Hypers()), kind.Hypers()))()[0]
+    before, buffer, key = first.learnt, first.slot.buffer, first.slot.key
 
-    def learner(shown: int, config):
-        rows = Rows(setup.replay.kind, setup.replay.capacity, setup.replay.batch_size, shown)
-        other = dataclasses.replace(setup, replay=rows, config=config)
-        return jax.jit(lambda hypers: module.learn(state, state.key, hypers, other))
+    def learner(shown: int, algorithm):
+        rows = algorithm.replay
+        algorithm.replay = Rows(rows.kind, rows.capacity, rows.batch_size, shown)
+        return jax.jit(lambda hypers: algorithm.learn(before, buffer, key, hypers)[::2])  # what is learnt, metrics
 
-    learn, plain = learner(4, setup.config), learner(4, config)
-    hypers = module.Hypers(lr=0.02)
+    learn, plain = learner(4, copy.copy(algorithm)), learner(4, kind(config, toy()))
+    hypers = kind.Hypers(lr=0.02)
     whole, half = plain(hypers), learn(hypers.replace(batch_share=0.5))
     jax.tree.map(close, (learn(hypers)[0].params, learn(hypers)[1]), (whole[0].params, whole[1]))
     assert differ(half[0].params, whole[0].params) and finite(half[0].params)
-    others = learner(2, setup.config)
+    others = learner(2, copy.copy(algorithm))
     same_half = others(hypers.replace(batch_share=0.5))
     jax.tree.map(close, (same_half[0].params, same_half[1]), (half[0].params, half[1]))
     assert differ(others(hypers)[0].params, whole[0].params)
     still = learn(hypers.replace(learn_share=0.0))
-    same((still[0].params, still[0].opt_state, still[0].target), (state.params, state.opt_state, state.target))
+    same((still[0].params, still[0].opt_state, still[0].target), (before.params, before.opt_state, before.target))

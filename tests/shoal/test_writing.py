@@ -47,7 +47,7 @@ def trained(tmp_path_factory):
         from shoal.baselines.ippo import ippo_ff_mpe as ippo
         from shoal.cli import main
 
-        main(ippo.make, ippo.Config, ippo.Hypers, recipe="ippo_ff_mpe")
+        main(ippo.IPPO)
     return folder
 
 
